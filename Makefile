@@ -1,0 +1,39 @@
+# Everything happens in .venv: `make demo` and `make test` need only Python 3.11+ and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Two test processes fill two cores; each JAX process then needs no threads of its own.
+WORKERS ?= 2
+
+.PHONY: install test-setup test check demo bench clean
+
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable .
+	touch $@
+
+$(VENV)/.test-installed: $(VENV)/.installed requirements-test.txt
+	$(BIN)/python -m pip install --quiet --editable '.[dev,minari,parquet,mujoco,onnx]' --requirement requirements-test.txt
+	touch $@
+
+install: $(VENV)/.installed
+
+test-setup: $(VENV)/.test-installed
+
+check: test-setup
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/mypy
+
+test: check
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile
+
+demo: install
+	$(BIN)/kmifqe demo --out demo
+
+bench: test-setup
+	$(BIN)/python benchmarks/step.py
+
+clean:
+	rm -rf $(VENV) demo runs dist build

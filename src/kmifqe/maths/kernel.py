@@ -1,0 +1,45 @@
+"""The Gaussian kernel that relaxes a deterministic policy, and the importance weight it gives."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+LOG_TWO_PI = 1.8378770664093453
+
+
+def log_kernel(z: Float[Array, " d"], h: Float[Array, ""] | float) -> Float[Array, ""]:
+    """Return log h⁻ᵈ K(z/h) for z = Lᵀ(a − π̃(s)).
+
+    Eq. (kernel relaxation) with the ½ that the proofs need: K(z) = (2π)^(−d/2) exp(−½ zᵀz).
+    """
+    return -0.5 * jnp.sum(z**2) / h**2 - z.shape[0] * (jnp.log(h) + 0.5 * LOG_TWO_PI)
+
+
+def clipped_weight(
+    squared: Float[Array, " k"],
+    h: Float[Array, ""] | float,
+    log_mu: Float[Array, " k"],
+    action_dim: int,
+    clip: tuple[float, float],
+) -> Float[Array, ""]:
+    """Return wᴷ = h⁻ᵈ K(Lᵀ(a' − π̃(s'))/h) / μ(a'|s') as a product of k factors, each clipped to `clip`.
+
+    k = 1: `squared` is ‖z‖² and the total weight is clipped. k = d: `squared` is z², elementwise, and each
+    dimension's ratio is clipped before the product. In log space until the clip, so nothing overflows.
+    """
+    dims = action_dim // squared.shape[0]
+    log_ratio = -0.5 * squared / h**2 - dims * (jnp.log(h) + 0.5 * LOG_TWO_PI) - log_mu
+    low, high = clip
+    log_low = jnp.log(low) if low > 0 else -jnp.inf
+    log_high = jnp.log(high) if high < float("inf") else jnp.inf
+    return jnp.exp(jnp.sum(jnp.clip(log_ratio, log_low, log_high)))
+
+
+def effective_sample_size(w: Float[Array, " n"]) -> Float[Array, ""]:
+    """Return (Σw)² / Σw², Kish's count of equally weighted rows that would be worth as much.
+
+    Weights are scaled by their maximum first: squares of very small weights would vanish in float32.
+    """
+    scaled = w / jnp.maximum(jnp.max(w), 1e-30)
+    return jnp.sum(scaled) ** 2 / jnp.maximum(jnp.sum(scaled**2), 1e-30)
