@@ -1,0 +1,32 @@
+"""`kmifqe`: the root command, and how a user's mistake is shown."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from kmifqe.cli import dataset
+from kmifqe.errors import InputError
+
+app = typer.Typer(
+    name="kmifqe",
+    help="What is this deterministic, continuous-action policy worth, judged only from logs of another controller?",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+app.add_typer(dataset.app, name="dataset")
+
+
+def main() -> None:
+    """Run the command line; an InputError becomes one sentence on stderr and exit code 2."""
+    try:
+        app()
+    except InputError as error:
+        Console(stderr=True).print(
+            f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True, highlight=False
+        )
+        sys.exit(2)

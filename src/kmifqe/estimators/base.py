@@ -1,0 +1,133 @@
+"""The one shape of an estimator, and what comes out of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from kmifqe.problem import Problem
+
+State = Any  # a pytree: what the next step needs
+Info = dict[str, Array]  # scalars a person wants to see: h, mean weight, ESS, loss
+
+
+class Estimator(NamedTuple):
+    """Pure functions for one seed; `fit` scans `step` and runs all seeds under one vmap.
+
+    `refresh` runs after every `refresh_every` steps, outside the scan of steps: what is recomputed for all n
+    rows (KMIFQE's Hessians) would, as a branch inside `step`, be carried and selected at every step.
+    """
+
+    name: str
+    config: Any  # a frozen dataclass
+    init: Callable[[Array, Problem], State]
+    step: Callable[[Array, Array, State, Problem], tuple[State, Info]]  # key, t, state, problem
+    value: Callable[[State, Problem], Float[Array, ""]]
+    default_steps: int
+    refresh: Callable[[State, Problem], State] | None = None
+    refresh_every: int = 0
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What one estimator said: a value per seed, and how it got there.
+
+    Values are normalised, V = (1 − γ) E Σ γᵗ r; `discounted_return` is V/(1 − γ), as other libraries print.
+    """
+
+    estimator: str
+    config: dict[str, Any]
+    gamma: float
+    seeds: tuple[int, ...]
+    steps: int
+    values: np.ndarray  # (seeds,)
+    recorded_steps: np.ndarray  # (records,)
+    trajectory: np.ndarray  # (records, seeds): V̂
+    infos: dict[str, np.ndarray]  # each (records, seeds), averaged since the record before
+    seconds: float
+    device: str
+    final_state: State = None
+
+    @property
+    def value(self) -> float:
+        """V̂: the mean over seeds."""
+        return float(np.mean(self.values))
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of V̂ over seeds; NaN for a single seed."""
+        return float(np.std(self.values, ddof=1)) if len(self.values) > 1 else float("nan")
+
+    @property
+    def standard_error(self) -> float:
+        """Standard error of the mean over seeds: training noise only, not the finite log's."""
+        return self.spread / float(np.sqrt(len(self.values)))
+
+    @property
+    def discounted_return(self) -> float:
+        """V̂/(1 − γ), the expected discounted return."""
+        return self.value / (1.0 - self.gamma)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain lists and numbers, ready for JSON; infinities and NaN become None."""
+        return {
+            "estimator": self.estimator,
+            "config": self.config,
+            "gamma": self.gamma,
+            "seeds": list(self.seeds),
+            "steps": self.steps,
+            "value": plain(self.value),
+            "spread": plain(self.spread),
+            "standard_error": plain(self.standard_error),
+            "discounted_return": plain(self.discounted_return),
+            "values": plain(self.values),
+            "trajectory": {
+                "step": plain(self.recorded_steps),
+                "value": plain(self.trajectory),
+                **{name: plain(series) for name, series in self.infos.items()},
+            },
+            "seconds": round(self.seconds, 3),
+            "device": self.device,
+        }
+
+    def __repr__(self) -> str:
+        return (
+            f"Estimate({self.estimator}: V = {self.value:.4f} ± {self.spread:.4f} over {len(self.seeds)} seeds, "
+            f"discounted return {self.discounted_return:.3f}, {self.steps:,} steps, {self.seconds:.1f} s)"
+        )
+
+
+def plain(x: Any) -> Any:
+    """Return x as JSON can hold it: arrays as nested lists, non-finite numbers as None."""
+    if isinstance(x, np.ndarray):
+        return [plain(item) for item in x.tolist()] if x.ndim else plain(x.item())
+    if isinstance(x, list):
+        return [plain(item) for item in x]
+    if isinstance(x, float) and not np.isfinite(x):
+        return None
+    return x
+
+
+def config_dict(config: Any) -> dict[str, Any]:
+    """Return a config's fields as JSON can hold them."""
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(config).items()}
+
+
+def network_input(problem: Problem, states: Array, actions: Array, inputs: str) -> Array:
+    """Return [s, a] as a network takes it: "raw", or "standardized" with actions scaled to [−1, 1]."""
+    if inputs == "raw":
+        return jnp.concatenate([states, actions], axis=-1)
+    middle, half = action_scale(problem)
+    scaled_states = (states - problem.state_mean) / problem.state_std
+    return jnp.concatenate([scaled_states, (actions - middle) / half], axis=-1)
+
+
+def action_scale(problem: Problem) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
+    """Return the middle and half the range of the action box."""
+    middle = 0.5 * (problem.action_high + problem.action_low)
+    return middle, 0.5 * (problem.action_high - problem.action_low)

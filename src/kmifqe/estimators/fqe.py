@@ -1,0 +1,74 @@
+"""Fitted Q evaluation: the out-of-sample baseline, as the paper ran it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float
+
+from kmifqe.estimators.base import Estimator, Info, network_input
+from kmifqe.maths.mlp import Layers, apply_layers, init_layers
+from kmifqe.problem import Problem
+
+
+@dataclass(frozen=True)
+class FQEConfig:
+    """Settings of FQE; defaults are the paper's (appendix, hyperparameters)."""
+
+    hidden: int = 256  # units in each of two ReLU layers
+    batch: int = 256  # rows a step
+    learning_rate: float = 3e-4  # Adam
+    tau: float = 0.005  # share of the network that moves into the target network at each step
+    inputs: str = "raw"  # "raw" as the paper; "standardized" states and actions in [-1, 1]
+
+
+class FQEState(NamedTuple):
+    """Networks and optimiser."""
+
+    params: Layers
+    target: Layers
+    opt_state: optax.OptState
+
+
+PAPER = FQEConfig()
+
+
+@cache  # one set of functions per config, so that jit compiles it once
+def fqe(config: FQEConfig = PAPER) -> Estimator:
+    """Return FQE: Q(s, a) ← r + γ Q̄(s', π̃(s')), rewards and Q unnormalised, target moved softly."""
+    optimizer = optax.adam(config.learning_rate)
+
+    def q(params: Layers, problem: Problem, states: Array, actions: Array) -> Array:
+        return apply_layers(params, network_input(problem, states, actions, config.inputs))[:, 0]
+
+    def init(key: Array, problem: Problem) -> FQEState:
+        inputs = problem.state_dim + problem.action_dim
+        params = init_layers(key, (inputs, config.hidden, config.hidden, 1))
+        return FQEState(params, params, optimizer.init(params))
+
+    def step(key: Array, t: Array, state: FQEState, problem: Problem) -> tuple[FQEState, Info]:
+        rows = jax.random.randint(key, (config.batch,), 0, len(problem))
+        bootstrap = problem.gamma * ~problem.terminated[rows]
+        next_q = q(state.target, problem, problem.next_states[rows], problem.target_actions[rows])
+        goal = problem.rewards[rows] + bootstrap * next_q
+
+        def loss(params: Layers) -> Float[Array, ""]:
+            return jnp.mean((q(params, problem, problem.states[rows], problem.actions[rows]) - goal) ** 2)
+
+        error, gradient = jax.value_and_grad(loss)(state.params)
+        updates, opt_state = optimizer.update(gradient, state.opt_state)
+        params = optax.apply_updates(state.params, updates)
+        target = optax.incremental_update(params, state.target, config.tau)
+        return FQEState(params, target, opt_state), {"loss": error}
+
+    def value(state: FQEState, problem: Problem) -> Float[Array, ""]:
+        return (1.0 - problem.gamma) * jnp.mean(
+            q(state.params, problem, problem.first_states, problem.first_actions)
+        )
+
+    return Estimator("fqe", config, init, step, value, default_steps=1_000_000)

@@ -1,0 +1,144 @@
+"""SR-DICE: a stationary density ratio that is linear in learned successor features."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Int
+
+from kmifqe.estimators.base import Estimator, Info, network_input
+from kmifqe.maths.mlp import Layers, apply_layers, init_layers
+from kmifqe.problem import Problem
+
+
+@dataclass(frozen=True)
+class SRDICEConfig:
+    """Settings of SR-DICE; defaults are the paper's, which are Fujimoto et al.'s (2021)."""
+
+    hidden: int = 256  # units of every hidden layer
+    features: int = 256  # width of φ(s, a)
+    batch: int = 256  # rows a step, for encoder and successor features
+    ratio_batch: int = 2048  # rows a step, for the density ratio (Pendulum: 1,024)
+    learning_rate: float = 3e-4  # Adam, all three stages
+    tau: float = 0.005  # soft update of the target successor network
+    reward_weight: float = 0.1  # of the reward in the encoder's loss
+    value_rows: int = 10_000  # logged rows the value is averaged over
+    stages: tuple[int, int, int] = (30_000, 100_000, 250_000)  # steps of encoder, successor features, ratio
+    inputs: str = "raw"  # "raw" as the paper; "standardized" states and actions in [-1, 1]
+
+
+class Autoencoder(NamedTuple):
+    """φ(s, a) = relu of the encoder, and what it is trained to tell."""
+
+    encoder: Layers
+    next_state: Layers
+    action: Layers
+    reward: Layers
+
+
+class SRDICEState(NamedTuple):
+    """The three trained parts with an optimiser each, and the rows the value is read from."""
+
+    autoencoder: Autoencoder
+    successor: Layers
+    ratio: Float[Array, " features"]
+    opt_states: tuple[optax.OptState, optax.OptState, optax.OptState]
+    target_successor: Layers
+    value_rows: Int[Array, " rows"]
+    stage: Int[Array, ""]
+
+
+PAPER = SRDICEConfig()
+
+
+@cache  # one set of functions per config, so that jit compiles it once
+def sr_dice(config: SRDICEConfig = PAPER) -> Estimator:
+    """Return SR-DICE: encoder, then successor features, then the ratio, one after the other in one run."""
+    optimizer = optax.adam(config.learning_rate)
+    ends = np.cumsum(config.stages[:2])
+
+    def phi(autoencoder: Autoencoder, x: Array) -> Array:
+        return jax.nn.relu(apply_layers(autoencoder.encoder, x))
+
+    def inputs(problem: Problem, states: Array, actions: Array) -> Array:
+        return network_input(problem, states, actions, config.inputs)
+
+    def init(key: Array, problem: Problem) -> SRDICEState:
+        encoder, next_state, action, reward, successor, rows = jax.random.split(key, 6)
+        q, d = problem.state_dim, problem.action_dim
+        parts = (
+            Autoencoder(
+                init_layers(encoder, (q + d, config.hidden, config.features)),
+                init_layers(next_state, (config.features, config.hidden, q)),
+                init_layers(action, (config.features, config.hidden, d)),
+                init_layers(reward, (config.features, 1)),
+            ),
+            init_layers(successor, (q + d, config.hidden, config.hidden, config.features)),
+            jnp.ones(config.features),
+        )
+        value_rows = jax.random.choice(
+            rows, len(problem), (min(config.value_rows, len(problem)),), replace=False
+        )
+        opt_states = tuple(optimizer.init(part) for part in parts)
+        return SRDICEState(*parts, opt_states, parts[1], value_rows, jnp.int32(0))  # type: ignore[arg-type]
+
+    def encoder_loss(autoencoder: Autoencoder, state: SRDICEState, problem: Problem, key: Array) -> Array:
+        rows = jax.random.randint(key, (config.batch,), 0, len(problem))
+        features = phi(autoencoder, inputs(problem, problem.states[rows], problem.actions[rows]))
+        told = inputs(problem, problem.next_states[rows], problem.actions[rows])
+        next_states, actions = told[:, : problem.state_dim], told[:, problem.state_dim :]
+        # A terminal row whose next state was not logged has nothing to decode.
+        known = problem.has_next_state[rows][:, None]
+        next_state_error = known * (apply_layers(autoencoder.next_state, features) - next_states) ** 2
+        reward_error = (apply_layers(autoencoder.reward, features)[:, 0] - problem.rewards[rows]) ** 2
+        action_error = (apply_layers(autoencoder.action, features) - actions) ** 2
+        return next_state_error.mean() + config.reward_weight * reward_error.mean() + action_error.mean()
+
+    def successor_loss(successor: Layers, state: SRDICEState, problem: Problem, key: Array) -> Array:
+        rows = jax.random.randint(key, (config.batch,), 0, len(problem))
+        x = inputs(problem, problem.states[rows], problem.actions[rows])
+        next_x = inputs(problem, problem.next_states[rows], problem.target_actions[rows])
+        bootstrap = (problem.gamma * ~problem.terminated[rows])[:, None]
+        goal = phi(state.autoencoder, x) + bootstrap * apply_layers(state.target_successor, next_x)
+        return jnp.mean((apply_layers(successor, x) - goal) ** 2)
+
+    def ratio_loss(ratio: Array, state: SRDICEState, problem: Problem, key: Array) -> Array:
+        row_key, first_key = jax.random.split(key)
+        rows = jax.random.randint(row_key, (config.ratio_batch,), 0, len(problem))
+        first = jax.random.randint(first_key, (config.ratio_batch,), 0, problem.first_states.shape[0])
+        features = phi(state.autoencoder, inputs(problem, problem.states[rows], problem.actions[rows]))
+        first_x = inputs(problem, problem.first_states[first], problem.first_actions[first])
+        first_successor = apply_layers(state.successor, first_x)
+        expected = jnp.mean(first_successor @ ratio / config.features)
+        return 0.5 * jnp.mean((features @ ratio / config.features) ** 2) - (1.0 - problem.gamma) * expected
+
+    losses = (encoder_loss, successor_loss, ratio_loss)
+
+    def train(stage: int, state: SRDICEState, problem: Problem, key: Array) -> tuple[SRDICEState, Array]:
+        part = state[stage]
+        loss, gradient = jax.value_and_grad(losses[stage])(part, state, problem, key)
+        updates, opt_state = optimizer.update(gradient, state.opt_states[stage])
+        part = optax.apply_updates(part, updates)
+        opt_states = (*state.opt_states[:stage], opt_state, *state.opt_states[stage + 1 :])
+        state = state._replace(**{state._fields[stage]: part}, opt_states=opt_states, stage=jnp.int32(stage))
+        target = optax.incremental_update(state.successor, state.target_successor, config.tau)
+        return state._replace(target_successor=target), loss
+
+    def step(key: Array, t: Array, state: SRDICEState, problem: Problem) -> tuple[SRDICEState, Info]:
+        stage = jnp.sum(t >= ends)
+        state, loss = jax.lax.switch(stage, [partial(train, i) for i in range(3)], state, problem, key)
+        return state, {"loss": loss}
+
+    def value(state: SRDICEState, problem: Problem) -> Float[Array, ""]:
+        rows = state.value_rows
+        features = phi(state.autoencoder, inputs(problem, problem.states[rows], problem.actions[rows]))
+        estimate = jnp.mean(features @ state.ratio / config.features * problem.rewards[rows])
+        return jnp.where(state.stage == 2, estimate, jnp.nan)  # no ratio yet, no value
+
+    return Estimator("sr-dice", config, init, step, value, default_steps=sum(config.stages))
