@@ -1,0 +1,149 @@
+"""`kmifqe dataset`: look at a log before trusting it, and change its format."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from kmifqe.data import DatasetSummary, inspect, load_dataset, save_dataset
+from kmifqe.data.save import refuse_target
+from kmifqe.data.summary import ActionRange, Spread
+
+app = typer.Typer(help="Look at a log before trusting it, and change its format.", no_args_is_help=True)
+
+Data = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATA",
+        help="D4RL .hdf5, .npz, .parquet, .arrow, a directory of such files, or a Minari directory or id.",
+        show_default=False,
+    ),
+]
+MaxEpisodeSteps = Annotated[
+    int | None,
+    typer.Option(
+        "--max-episode-steps",
+        min=0,
+        help="The time limit that cut episodes, for logs without timeouts (0: terminals marks every end).",
+        show_default=False,
+    ),
+]
+
+
+@app.command("inspect")
+def inspect_command(
+    data: Data,
+    max_episode_steps: MaxEpisodeSteps = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Print what a log holds: episodes, ends, action bounds, NaN, unusable rows, densities.
+
+    Example: kmifqe dataset inspect hopper_medium-v2.hdf5
+    """
+    summary = inspect(load_dataset(data, max_episode_steps=max_episode_steps, check_finite=False))
+    if as_json:
+        typer.echo(json.dumps(_plain(asdict(summary)), indent=2, allow_nan=False))
+        return
+    console = Console()
+    console.print(_overview(summary))
+    console.print(_actions(summary))
+    for note in summary.notes:
+        console.print(f"[cyan]note:[/] {escape(note)}", highlight=False)
+    for warning in summary.warnings:
+        console.print(f"[yellow]warning:[/] {escape(warning)}", highlight=False)
+
+
+@app.command("convert")
+def convert_command(
+    source: Annotated[str, typer.Argument(metavar="A", help="What to read: any DATA.", show_default=False)],
+    target: Annotated[
+        Path,
+        typer.Argument(
+            metavar="B",
+            help="What to write: .hdf5 (D4RL layout), .npz, .parquet, .arrow, or NAME-v0 (Minari).",
+            show_default=False,
+        ),
+    ],
+    max_episode_steps: MaxEpisodeSteps = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace B if it exists.")] = False,
+) -> None:
+    """Write log A in the format that B's name asks for.
+
+    Example: kmifqe dataset convert hopper_medium-v2.hdf5 hopper.parquet
+    """
+    refuse_target(target, overwrite=force)  # before minutes of reading
+    transitions = load_dataset(source, max_episode_steps=max_episode_steps)
+    save_dataset(transitions, target, overwrite=force)
+    console = Console()
+    for note in transitions.notes:
+        console.print(f"[cyan]note:[/] {escape(note)}", highlight=False)
+    counts = f"{len(transitions):,} transitions in {transitions.n_episodes:,} episodes"
+    console.print(f"wrote {escape(str(target))}: {counts}", highlight=False, soft_wrap=True)
+
+
+def _overview(summary: DatasetSummary) -> Table:
+    table = Table(title=escape(summary.name), show_header=False, title_justify="left")
+    table.add_column(style="bold")
+    table.add_column()
+    lengths = f"min {summary.length_min:,}, median {summary.length_median:,g}, max {summary.length_max:,}"
+    rows = {
+        "transitions": f"{summary.transitions:,} (states {summary.state_dim}, actions {summary.action_dim})",
+        "episodes": f"{summary.episodes:,}, length {lengths}",
+        "ends": f"{summary.terminated:,} terminated, {summary.truncated:,} truncated",
+        "rewards": _spread(summary.rewards),
+        "returns": _spread(summary.returns),
+        "on a bound": f"{summary.rows_on_bound:,} rows ({summary.rows_on_bound / summary.transitions:.2%})",
+        "NaN": _counts(summary.nan),
+        "infinity": _counts(summary.infinite),
+        "constant": _constants(summary),
+        "unusable in-sample": _counts(summary.unusable),
+        "no next state": f"{summary.no_next_state:,} rows",
+        "logged densities": summary.logged_densities,
+    }
+    for label, text in rows.items():
+        table.add_row(label, text)
+    return table
+
+
+def _actions(summary: DatasetSummary, most: int = 32) -> Table:
+    table = Table("action", "low", "high", "exactly low", "exactly high")
+    for number, bounds in enumerate(summary.actions[:most]):
+        table.add_row(str(number), *_bounds(bounds))
+    if len(summary.actions) > most:
+        table.caption = f"and {len(summary.actions) - most} more (--json shows all)"
+    return table
+
+
+def _bounds(bounds: ActionRange) -> tuple[str, ...]:
+    return f"{bounds.low:.6g}", f"{bounds.high:.6g}", f"{bounds.at_low:,}", f"{bounds.at_high:,}"
+
+
+def _spread(spread: Spread) -> str:
+    return f"min {spread.low:.6g}, mean {spread.mean:.6g}, max {spread.high:.6g}, std {spread.std:.6g}"
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return "\n".join(f"{count:,} {what}" for what, count in counts.items() if count) or "none"
+
+
+def _constants(summary: DatasetSummary) -> str:
+    parts = {"states": summary.constant_states, "actions": summary.constant_actions}
+    held = [f"{what} {', '.join(map(str, columns))}" for what, columns in parts.items() if columns]
+    return "; ".join(held) or "none"
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON knows it: numbers that are not finite become null."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,201 @@
+"""Minari datasets (HDF5 or Arrow storage), read through the `minari` package without any environment."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from kmifqe.data.align import Columns
+from kmifqe.data.d4rl import HDF5_ERRORS, check_dataset, refuse_external_link
+from kmifqe.data.fill import fill_flags, fill_numbers
+from kmifqe.data.gather import empty_columns
+from kmifqe.data.layout import Layout
+from kmifqe.data.limits import check_declared_bytes, sentence_for
+from kmifqe.errors import InputError
+
+_ERRORS = (*HDF5_ERRORS, AssertionError, AttributeError, IndexError, NotImplementedError, ImportError)
+_DENSITIES = "action_log_probs"
+_HDF5_BATCH = 64
+
+
+def minari_data_directory(path: Path) -> Path | None:
+    """Return the folder that holds a Minari dataset's metadata.json, given it or its parent, or None."""
+    for folder in (path / "data", path):
+        if (folder / "metadata.json").is_file():
+            return folder
+    return None
+
+
+def minari_root() -> Path:
+    """Return where Minari keeps local datasets: MINARI_DATASETS_PATH, or ~/.minari/datasets."""
+    chosen = os.environ.get("MINARI_DATASETS_PATH")
+    return Path(chosen) if chosen else Path.home() / ".minari" / "datasets"
+
+
+def import_minari_storage(name: str) -> Any:
+    """Return minari's storage class, or say which extra brings it."""
+    try:
+        from minari.dataset.minari_storage import MinariStorage
+    except ImportError as error:
+        raise InputError(
+            f"{name}: Minari datasets need the minari package; install it with: pip install 'kmifqe[minari]'"
+        ) from error
+    return MinariStorage
+
+
+def read_minari(folder: Path, *, name: str, check_finite: bool = True) -> Columns:
+    """Return a Minari dataset as columns: T + 1 observations give T states and T next states per episode."""
+    storage_class = import_minari_storage(name)
+    metadata = _read_metadata(folder, name)
+    with sentence_for(name, "a Minari dataset", _ERRORS):
+        storage = storage_class.read(folder)
+        layout = _layout(storage, metadata, name)
+        _check_declared_steps(folder, layout, name)
+        return _fill(storage, layout, metadata["total_episodes"], name, check_finite)
+
+
+def _read_metadata(folder: Path, name: str) -> dict[str, Any]:
+    with sentence_for(folder / "metadata.json", "JSON", (OSError, ValueError)):
+        metadata = json.loads((folder / "metadata.json").read_text())
+    if not isinstance(metadata, dict):
+        raise InputError(f"{name}: metadata.json holds {type(metadata).__name__}; expected an object")
+    # Without the spaces minari would import and build the environment named in the file: data runs no code.
+    for key, kind in {
+        "observation_space": str,
+        "action_space": str,
+        "total_steps": int,
+        "total_episodes": int,
+    }.items():
+        if not isinstance(metadata.get(key), kind):
+            raise InputError(
+                f"{name}: metadata.json has no {key}; expected a dataset written by Minari 0.5 or later"
+            )
+    return metadata
+
+
+def _layout(storage: Any, metadata: Mapping[str, Any], name: str) -> Layout:
+    widths = []
+    for field, space in (("observations", storage.observation_space), ("actions", storage.action_space)):
+        kind = type(space).__name__
+        if kind != "Box":
+            raise InputError(
+                f"{name}: {field} come from a {kind} space; expected a Box of numbers (flatten it first)"
+            )
+        if len(space.shape) != 1 or space.shape[0] == 0:
+            raise InputError(f"{name}: {field} have shape {space.shape} per step; expected a vector")
+        widths.append(int(space.shape[0]))
+    steps = metadata["total_steps"]
+    if steps < 1 or metadata["total_episodes"] < 1:
+        raise InputError(f"{name}: the dataset is empty ({steps} steps); expected at least one transition")
+    first = next(_episodes(storage, 1))
+    densities = (first["infos"] or {}).get(_DENSITIES)
+    log_mu_dim = None
+    if densities is not None:
+        log_mu_dim = 0 if np.ndim(densities) == 1 or np.shape(densities)[1] == 1 else np.shape(densities)[1]
+        if log_mu_dim not in (0, widths[1]):
+            raise InputError(f"{name}: infos/{_DENSITIES} has {log_mu_dim} columns; actions has {widths[1]}")
+    optional = {"timeouts", "next_observations"} | ({_DENSITIES} if densities is not None else set())
+    return Layout(steps, widths[0], widths[1], log_mu_dim, frozenset(optional))
+
+
+def _check_declared_steps(folder: Path, layout: Layout, name: str) -> None:
+    stored = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    declared = 4 * layout.rows * (2 * layout.state_dim + layout.action_dim + 1)
+    check_declared_bytes(declared, stored, name, "metadata.json")
+
+
+def _check_groups(group: h5py.Group, file_bytes: int, name: str) -> None:
+    for key in group:
+        refuse_external_link(group, key, name)
+        member = group[key]
+        if isinstance(member, h5py.Group):
+            _check_groups(member, file_bytes, name)
+        else:
+            check_dataset(member, file_bytes, name)
+
+
+def _episodes(storage: Any, count: int) -> Iterator[dict[str, Any]]:
+    # Arrow episodes one by one: minari pairs them with record batches, which drift if an episode has several.
+    # HDF5 episodes by the batch: each call opens the file anew, which frees what HDF5 keeps of every array.
+    batch = _HDF5_BATCH if storage.FORMAT == "hdf5" else 1
+    for start in range(0, count, batch):
+        numbers = range(start, min(start + batch, count))
+        if storage.FORMAT == "hdf5":
+            _check_stored_arrays(storage.data_path / "main_data.hdf5", numbers)
+        yield from storage.get_episodes(numbers)
+
+
+def _check_stored_arrays(main_file: Path, episodes: range) -> None:
+    with h5py.File(main_file, "r") as file:
+        for number in episodes:
+            refuse_external_link(file, f"episode_{number}", str(main_file))
+            _check_groups(file[f"episode_{number}"], main_file.stat().st_size, str(main_file))
+
+
+def _fill(storage: Any, layout: Layout, episodes: int, name: str, check_finite: bool) -> Columns:
+    columns = empty_columns(layout, name)
+    assert columns.next_states is not None
+    start = 0
+    for number, episode in enumerate(_episodes(storage, episodes)):
+        where = f"{name}, episode {number}"
+        length = _check_lengths(episode, layout, where)
+        rows = slice(start, start + length)
+        if rows.stop > layout.rows:
+            raise InputError(
+                f"{name}: metadata.json declares {layout.rows:,} steps, but the episodes hold more"
+            )
+        observations, whole = episode["observations"], slice(0, length)
+        numbers = [
+            (columns.states, observations[:-1], "observations", check_finite),
+            (columns.next_states, observations[1:], "observations", False),  # align checks them
+            (columns.actions, episode["actions"], "actions", check_finite),
+            (columns.rewards, episode["rewards"], "rewards", check_finite),
+        ]
+        if columns.log_mu is not None:
+            numbers.append(
+                (columns.log_mu, episode["infos"][_DENSITIES], f"infos/{_DENSITIES}", check_finite)
+            )
+        for target, values, field, check in numbers:
+            fill_numbers(target[rows], [(whole, np.asarray(values))], field, where, check_finite=check)
+        fill_flags(columns.terminated[rows], [(whole, episode["terminations"])], "terminations", where)
+        fill_flags(columns.cut[rows], [(whole, episode["truncations"])], "truncations", where)
+        for field, flags in (("terminations", columns.terminated[rows]), ("truncations", columns.cut[rows])):
+            if flags[:-1].any():
+                raise InputError(
+                    f"{where}: {field} is set before the last step; expected one end per episode"
+                )
+        columns.cut[rows.stop - 1] = True
+        start = rows.stop
+    if start != layout.rows:
+        raise InputError(
+            f"{name}: metadata.json declares {layout.rows:,} steps, but the episodes hold {start:,}"
+        )
+    return columns
+
+
+def _check_lengths(episode: Mapping[str, Any], layout: Layout, where: str) -> int:
+    """Return T; refuse an episode whose fields are not T + 1 observations and T of everything else."""
+    length = len(episode["rewards"])
+    if length == 0:
+        raise InputError(f"{where}: has no step; expected at least one")
+    expected = {"observations": length + 1, "actions": length, "terminations": length, "truncations": length}
+    fields = {field: np.asarray(episode[field]) for field in expected}
+    if layout.log_mu_dim is not None:
+        densities = (episode["infos"] or {}).get(_DENSITIES)
+        if densities is None:
+            raise InputError(f"{where}: infos/{_DENSITIES} is missing; episode 0 has it")
+        expected[f"infos/{_DENSITIES}"], fields[f"infos/{_DENSITIES}"] = length, np.asarray(densities)
+    for field, array in fields.items():
+        if len(array) != expected[field]:
+            raise InputError(
+                f"{where}: {field} has {len(array)} rows; expected {expected[field]} ({length} rewards)"
+            )
+        if array.dtype.kind not in "iufb":
+            raise InputError(f"{where}: {field} has type {array.dtype}; expected numbers")
+    return length
