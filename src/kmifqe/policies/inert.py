@@ -1,0 +1,225 @@
+"""Pickle streams read as inert data: no name in them is looked up, no function in them is called.
+
+A pickle is a small program for a stack machine; its danger is that the ordinary machine imports names and
+calls them. This one has no way to do either. A name becomes a `Name`, a call becomes a `Built` that only
+records what would have been called with which arguments; the caller recognises the few shapes it needs
+(arrays, tensors).
+"""
+
+from __future__ import annotations
+
+import io
+import pickletools  # only splits the stream into opcodes
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from kmifqe.errors import InputError
+from kmifqe.policies.archives import shown
+
+STREAM_LIMIT = 16 * 2**20  # bytes; a state dict's stream takes a few kilobytes, its numbers lie outside it
+
+
+@dataclass(frozen=True)
+class Name:
+    """A dotted name found in the stream, never imported."""
+
+    module: str
+    name: str
+
+    def __str__(self) -> str:
+        return shown(f"{self.module}.{self.name}")
+
+
+@dataclass(eq=False)
+class Built:
+    """A call or an object found in the stream, never made."""
+
+    what: object
+    args: object
+    state: object = None
+    items: dict[object, object] = field(default_factory=dict)
+    elements: list[object] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A persistent id: data that lies outside the stream."""
+
+    id: object
+
+
+CONSTANTS = frozenset(
+    {
+        *("BININT", "BININT1", "BININT2", "LONG1", "LONG4", "BINFLOAT"),
+        *("BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BINSTRING", "SHORT_BINSTRING"),
+        *("BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8"),
+    }
+)
+LITERALS: dict[str, Callable[[], object]] = {
+    "NONE": lambda: None,
+    "NEWTRUE": lambda: True,
+    "NEWFALSE": lambda: False,
+    "EMPTY_TUPLE": tuple,
+    "EMPTY_LIST": list,
+    "EMPTY_DICT": dict,
+    "EMPTY_SET": list,  # a set's elements would have to be hashed; a list holds them as well
+}
+MARK = object()
+
+
+def read_inert(source: bytes | io.BytesIO, allowed: Callable[[Name], bool], where: str) -> object:
+    """Return the object a pickle stream describes, as plain containers, `Name`s, `Built`s and `Reference`s.
+
+    `allowed` says which names the stream may mention; any other is refused: a hostile file is reported.
+    A stream object is left just after the pickle's end.
+    """
+    if isinstance(source, bytes):
+        if len(source) > STREAM_LIMIT:
+            raise InputError(
+                f"{where}: the stream takes {len(source):,} bytes; expected at most {STREAM_LIMIT:,}"
+            )
+        source = io.BytesIO(source)
+    machine = _Machine(allowed, where)
+    try:
+        for opcode, argument, _ in pickletools.genops(source):
+            machine.step(opcode.name, argument)
+        return machine.stack.pop()
+    except InputError:
+        raise
+    except (ValueError, IndexError, KeyError, TypeError, OverflowError, struct.error) as error:
+        raise InputError(f"{where}: damaged ({error!r})") from error
+
+
+class _Machine:
+    def __init__(self, allowed: Callable[[Name], bool], where: str) -> None:
+        self.allowed, self.where = allowed, where
+        self.stack: list[object] = []
+        self.memo: dict[object, object] = {}
+
+    def step(self, opcode: str, argument: object) -> None:
+        if opcode in CONSTANTS:
+            self.stack.append(argument)
+        elif opcode in LITERALS:
+            self.stack.append(LITERALS[opcode]())
+        else:
+            action = getattr(self, f"do_{opcode.lower()}", None)
+            if action is None:
+                raise InputError(
+                    f"{self.where}: uses the pickle opcode {opcode}; plain arrays need none such"
+                )
+            action(argument)
+
+    def above_mark(self) -> list[object]:
+        at = len(self.stack) - 1 - self.stack[::-1].index(MARK)
+        taken = self.stack[at + 1 :]
+        del self.stack[at:]
+        return taken
+
+    def name(self, module: object, name: object) -> None:
+        found = Name(str(module), str(name))
+        if not self.allowed(found):
+            raise InputError(
+                f"{self.where}: refers to {found}, which no honest file of this kind does; it was not run"
+            )
+        self.stack.append(found)
+
+    def call(self, _: object = None) -> None:
+        args = self.stack.pop()
+        self.stack.append(Built(self.stack.pop(), args))
+
+    def store(self, pairs: list[object]) -> None:
+        target = self.stack[-1]
+        held = target.items if isinstance(target, Built) else target
+        if not isinstance(held, dict):
+            raise InputError(f"{self.where}: damaged (items set on a {type(target).__name__})")
+        for key, value in zip(pairs[::2], pairs[1::2], strict=True):
+            # Hashing a deeply nested tuple would overflow the C stack, so keys are scalars.
+            if not isinstance(key, str | bytes | int | float | None):
+                raise InputError(
+                    f"{self.where}: a dictionary key is a {type(key).__name__}; expected a string or number"
+                )
+            held[key] = value
+
+    def extend(self, values: list[object]) -> None:
+        target = self.stack[-1]
+        held = target.elements if isinstance(target, Built) else target
+        if not isinstance(held, list):
+            raise InputError(f"{self.where}: damaged (elements added to a {type(target).__name__})")
+        held.extend(values)
+
+    def remember(self, key: object) -> None:
+        self.memo[key] = self.stack[-1]
+
+    def recall(self, key: object) -> None:
+        self.stack.append(self.memo[key])
+
+    def do_nothing(self, _: object) -> None:
+        pass
+
+    do_proto = do_frame = do_stop = do_nothing
+    do_binput = do_long_binput = remember
+    do_binget = do_long_binget = recall
+    do_reduce = do_newobj = call
+
+    def do_memoize(self, _: object) -> None:
+        self.remember(len(self.memo))
+
+    def do_mark(self, _: object) -> None:
+        self.stack.append(MARK)
+
+    def do_global(self, argument: object) -> None:
+        self.name(*str(argument).split(" ", 1))
+
+    def do_stack_global(self, _: object) -> None:
+        name = self.stack.pop()
+        self.name(self.stack.pop(), name)
+
+    def do_newobj_ex(self, _: object) -> None:
+        keywords = self.stack.pop()
+        positional = self.stack.pop()
+        self.stack.append(Built(self.stack.pop(), (positional, keywords)))
+
+    def do_build(self, _: object) -> None:
+        state = self.stack.pop()
+        target = self.stack[-1]
+        if not isinstance(target, Built):
+            raise InputError(f"{self.where}: damaged (state given to a {type(target).__name__})")
+        target.state = state
+
+    def do_binpersid(self, _: object) -> None:
+        self.stack.append(Reference(self.stack.pop()))
+
+    def do_tuple(self, _: object) -> None:
+        self.stack.append(tuple(self.above_mark()))
+
+    def do_tuple1(self, _: object) -> None:
+        self.stack[-1:] = [(self.stack[-1],)]
+
+    def do_tuple2(self, _: object) -> None:
+        self.stack[-2:] = [(self.stack[-2], self.stack[-1])]
+
+    def do_tuple3(self, _: object) -> None:
+        self.stack[-3:] = [(self.stack[-3], self.stack[-2], self.stack[-1])]
+
+    def do_list(self, _: object) -> None:
+        self.stack.append(self.above_mark())
+
+    do_frozenset = do_list
+
+    def do_append(self, _: object) -> None:
+        self.extend([self.stack.pop()])
+
+    def do_appends(self, _: object) -> None:
+        values = self.above_mark()
+        self.extend(values)
+
+    do_additems = do_appends
+
+    def do_setitem(self, _: object) -> None:
+        value = self.stack.pop()
+        self.store([self.stack.pop(), value])
+
+    def do_setitems(self, _: object) -> None:
+        pairs = self.above_mark()
+        self.store(pairs)
