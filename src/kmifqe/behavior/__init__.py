@@ -1,0 +1,23 @@
+"""Known, logged or fitted behaviour densities: log μ(a|s)."""
+
+from kmifqe.behavior.base import Behavior, FactorizedBehavior, Fit, Logged
+from kmifqe.behavior.fit import fit_behavior
+from kmifqe.behavior.fit_config import FitConfig, FitProgress
+from kmifqe.behavior.fit_report import FitReport
+from kmifqe.behavior.gaussian import GaussianBehavior
+from kmifqe.behavior.load import parse_behavior
+from kmifqe.behavior.mixture import TanhMixture
+
+__all__ = [
+    "Behavior",
+    "FactorizedBehavior",
+    "Fit",
+    "FitConfig",
+    "FitProgress",
+    "FitReport",
+    "GaussianBehavior",
+    "Logged",
+    "TanhMixture",
+    "fit_behavior",
+    "parse_behavior",
+]

@@ -1,0 +1,115 @@
+"""What a behaviour fit reports: the table of held-out likelihoods, atoms on the bounds, calibration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kmifqe.behavior.calibration import Calibration
+
+
+@dataclass(frozen=True)
+class FitReport:
+    """How well each component count explains held-out actions, and whether to believe the chosen density."""
+
+    components: tuple[int, ...]
+    log_likelihood: np.ndarray  # (counts, restarts) nats a row on held-out episodes
+    standard_error: np.ndarray  # (counts,) of the best restart's likelihood, over held-out episodes
+    chosen: int  # the count with the best mean likelihood
+    held_out_rows: int
+    held_out_episodes: int
+    train_rows: int
+    steps: int
+    low: np.ndarray  # (d,) the box of the density
+    high: np.ndarray
+    widened: np.ndarray  # (d,) bool: logged actions crossed the given bounds
+    on_bound: np.ndarray  # (d,) share of rows exactly on a bound: atoms that no density has
+    in_layer: np.ndarray  # (d,) share of rows in a boundary layer, atoms included
+    calibration: Calibration
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Sentences a person should read before trusting the density; empty if there is nothing to say."""
+        found = []
+        if (self.on_bound > 0).any():
+            found.append(
+                f"up to {self.on_bound.max():.1%} of the actions sit exactly on a bound: the log was "
+                "clipped, and the density there is that share over the width of the boundary layer"
+            )
+        if self.widened.any():
+            found.append(
+                f"actions of dimension {_listed(self.widened)} cross the given bounds: the density's box was "
+                "widened"
+            )
+        if self.calibration.miscalibrated.any():
+            found.append(
+                f"the density is miscalibrated in dimension {_listed(self.calibration.miscalibrated)}: "
+                f"KS distance {self.calibration.ks.max():.3f}, above {self.calibration.threshold:.3f}"
+            )
+        if self.held_out_episodes < 10:
+            found.append(
+                f"only {self.held_out_episodes} episode(s) held out: likelihoods and their errors are rough"
+            )
+        return tuple(found)
+
+    def as_record(self) -> dict[str, object]:
+        """Return the report as plain values for JSON."""
+        check = self.calibration
+        return {
+            "table": [
+                {
+                    "components": count,
+                    "log_likelihood": float(values.mean()),
+                    "standard_error": _finite_or_none(error),
+                    "restarts": [float(value) for value in values],
+                    "restart_standard_error": restart_standard_error(values),
+                }
+                for count, values, error in zip(self.components, self.log_likelihood, self.standard_error)
+            ],
+            "chosen": self.chosen,
+            "held_out_rows": self.held_out_rows,
+            "held_out_episodes": self.held_out_episodes,
+            "train_rows": self.train_rows,
+            "steps": self.steps,
+            "low": self.low.tolist(),
+            "high": self.high.tolist(),
+            "widened": self.widened.tolist(),
+            "on_bound": self.on_bound.tolist(),
+            "in_layer": self.in_layer.tolist(),
+            "calibration": {
+                "coverage_50": check.coverage_50.tolist(),
+                "coverage_90": check.coverage_90.tolist(),
+                "ks": check.ks.tolist(),
+                "threshold": check.threshold,
+                "miscalibrated": check.miscalibrated.tolist(),
+            },
+            "warnings": list(self.warnings),
+        }
+
+
+def episode_standard_error(values: np.ndarray, episode: np.ndarray) -> float:
+    """Return the standard error of the mean of `values` when rows of one episode may depend on one another.
+
+    The mean is a ratio of sums over episodes; its error follows from the episodes' summed deviations. NaN for
+    one episode.
+    """
+    _, index = np.unique(episode, return_inverse=True)
+    sums = np.bincount(index, values - values.mean())
+    count = len(sums)
+    if count < 2:
+        return float("nan")
+    return float(np.sqrt(count / (count - 1) * (sums**2).sum()) / len(values))
+
+
+def restart_standard_error(values: np.ndarray) -> float | None:
+    """Return the standard error over restarts, or None for a single one."""
+    return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
+
+
+def _finite_or_none(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _listed(flags: np.ndarray) -> str:
+    return ", ".join(str(j) for j in np.flatnonzero(flags))

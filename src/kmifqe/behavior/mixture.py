@@ -1,0 +1,238 @@
+"""The fitted behaviour density: a tanh-squashed mixture of Gaussians given the state."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from kmifqe.behavior.network import (
+    Components,
+    Network,
+    components_at,
+    conditional_cdf,
+    mixture_log_prob,
+    sample_latent,
+)
+from kmifqe.behavior.support import Support
+from kmifqe.errors import InputError
+
+FORMAT = "kmifqe tanh mixture 1"
+CHUNK = 8192  # rows at a time: 40 components × 17 dimensions × 4 bytes × 8192 is 22 MB an intermediate
+
+
+@dataclass(frozen=True, eq=False)
+class TanhMixture:
+    """μ(a|s): K diagonal Gaussians in the pre-tanh space, their weights, means, spreads given by a network.
+
+    Diagonal per component, so not a product over dimensions: weights made with it are clipped in total.
+    """
+
+    network: Network  # the last layer gives K × (1 + 2d) numbers
+    support: Support
+    state_mean: np.ndarray  # (q,)
+    state_std: np.ndarray  # (q,)
+    name: str = "fitted behaviour"
+
+    @property
+    def state_dim(self) -> int:
+        """q, the width of a state."""
+        return len(self.state_mean)
+
+    @property
+    def action_dim(self) -> int:
+        """d, the width of an action."""
+        return len(self.support.low)
+
+    @property
+    def components(self) -> int:
+        """K, the number of Gaussians."""
+        return int(self.network[-1][1].shape[0]) // (1 + 2 * self.action_dim)
+
+    def log_prob(self, states: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        """Return log μ(a|s), shape (n,), float64, finite for every finite input."""
+        states, actions = self._checked(states, actions)
+        out = np.empty(len(states))
+        for rows, x, z, side, log_jacobian in self._chunks(states, actions):
+            latent = _log_probs(self.network, self.support.edges, x, z, side)
+            out[rows] = np.asarray(latent, np.float64)[: len(log_jacobian)] + log_jacobian.sum(axis=1)
+        return out
+
+    def pit(self, states: np.ndarray, actions: np.ndarray, seed: int = 0) -> np.ndarray:
+        """Return F(a_j | a_1..a_{j−1}, s), shape (n, d): uniform on [0, 1] if the density is right.
+
+        Within a boundary layer the place is random; `seed` fixes it.
+        """
+        states, actions = self._checked(states, actions)
+        rng = np.random.default_rng(seed)
+        out = np.empty(actions.shape)
+        for rows, x, z, side, log_jacobian in self._chunks(states, actions):
+            uniform = rng.random(z.shape, np.float32)
+            cdf = _conditional_cdfs(self.network, self.support.edges, x, z, side, uniform)
+            out[rows] = np.asarray(cdf)[: len(log_jacobian)]
+        return out
+
+    def sample(self, rng: np.random.Generator, states: np.ndarray) -> np.ndarray:
+        """Return one action drawn for each state, shape (n, d), float32."""
+        states = self._checked_states(states)
+        out = np.empty((len(states), self.action_dim), np.float32)
+        for start in range(0, len(states), CHUNK):
+            rows = slice(start, start + CHUNK)
+            x = self._standardised(states[rows])
+            uniform = _padded(rng.random(len(x), np.float32))
+            normal = _padded(rng.standard_normal((len(x), self.action_dim), np.float32))
+            z = np.asarray(_samples(self.network, _padded(x), uniform, normal))[: len(x)]
+            out[rows] = self.support.to_actions(z, rng.random(z.shape))
+        return out
+
+    def save(self, path: str | Path) -> None:
+        """Write as safetensors; the file appears whole or not at all."""
+        tensors = {"state_mean": self.state_mean, "state_std": self.state_std}
+        for field in ("low", "high", "centre", "scale"):
+            tensors[field] = getattr(self.support, field)
+        for i, (weight, bias) in enumerate(self.network):
+            tensors[f"w{i}"], tensors[f"b{i}"] = np.asarray(weight), np.asarray(bias)
+        arrays = {key: np.ascontiguousarray(value) for key, value in tensors.items()}
+        path = Path(path)
+        partial_path = path.with_name(path.name + ".part")
+        try:
+            save_file(
+                arrays, partial_path, metadata={"format": FORMAT, "layer": json.dumps(self.support.layer)}
+            )
+            os.replace(partial_path, path)
+        except (OSError, SafetensorError) as error:
+            raise InputError(f"{path}: cannot write the fitted behaviour ({error})") from error
+        finally:
+            partial_path.unlink(missing_ok=True)
+
+    @staticmethod
+    def load(path: str | Path) -> TanhMixture:
+        """Read what `save` wrote."""
+        try:
+            with safe_open(path, framework="numpy") as file:
+                fields = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
+                settings = file.metadata() or {}
+        except (OSError, SafetensorError) as error:
+            raise InputError(f"{path}: not a readable safetensors file ({error})") from error
+        if settings.get("format") != FORMAT:
+            raise InputError(
+                f"{path}: not a fitted behaviour; expected format {FORMAT!r} in the metadata, found "
+                f"{settings.get('format', 'none')!r} (a policy goes into gaussian:POLICY:STD)"
+            )
+        return _from_fields(fields, settings, str(path))
+
+    def _chunks(
+        self, states: np.ndarray, actions: np.ndarray
+    ) -> Iterator[tuple[slice, np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+        """Yield row slices with padded states, latent actions and sides, and the log-Jacobian unpadded."""
+        for start in range(0, len(states), CHUNK):
+            rows = slice(start, start + CHUNK)
+            latent = self.support.to_latent(actions[rows])
+            x = self._standardised(states[rows])
+            yield rows, _padded(x), _padded(latent.z), _padded(latent.side), latent.log_jacobian
+
+    def _standardised(self, states: np.ndarray) -> np.ndarray:
+        return ((np.asarray(states, np.float32) - self.state_mean) / self.state_std).astype(np.float32)
+
+    def _checked_states(self, states: np.ndarray) -> np.ndarray:
+        states = np.asarray(states)
+        if states.ndim != 2 or states.shape[1] != self.state_dim:
+            raise InputError(f"{self.name}: states have shape {states.shape}; expected (n, {self.state_dim})")
+        return states
+
+    def _checked(self, states: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        states, actions = self._checked_states(states), np.asarray(actions)
+        if actions.shape != (len(states), self.action_dim):
+            raise InputError(
+                f"{self.name}: actions have shape {actions.shape}; expected "
+                f"({len(states)}, {self.action_dim})"
+            )
+        return states, actions
+
+    def __repr__(self) -> str:
+        return (
+            f"TanhMixture({self.name}: {self.components} components, states {self.state_dim}, "
+            f"actions {self.action_dim})"
+        )
+
+
+def _padded(array: np.ndarray) -> np.ndarray:
+    """Return `array` with zero rows up to the next power of two: few shapes, few compilations."""
+    size = 1 << max(0, len(array) - 1).bit_length()
+    return np.concatenate([array, np.zeros((size - len(array), *array.shape[1:]), array.dtype)])
+
+
+def _mixtures(network: Network, dims: int, states: jax.Array) -> Components:
+    mask = jnp.zeros(network[-1][1].shape[0] // (1 + 2 * dims))
+    return jax.vmap(partial(components_at, network, mask))(states)
+
+
+@jax.jit
+def _log_probs(
+    network: Network, edges: jax.Array, states: jax.Array, z: jax.Array, side: jax.Array
+) -> jax.Array:
+    mixtures = _mixtures(network, z.shape[1], states)
+    return jax.vmap(mixture_log_prob, (0, 0, 0, None))(mixtures, z, side, edges)
+
+
+@jax.jit
+def _conditional_cdfs(
+    network: Network, edges: jax.Array, states: jax.Array, z: jax.Array, side: jax.Array, uniform: jax.Array
+) -> jax.Array:
+    mixtures = _mixtures(network, z.shape[1], states)
+    return jax.vmap(conditional_cdf, (0, 0, 0, None, 0))(mixtures, z, side, edges, uniform)
+
+
+@jax.jit
+def _samples(network: Network, states: jax.Array, uniform: jax.Array, normal: jax.Array) -> jax.Array:
+    return jax.vmap(sample_latent)(_mixtures(network, normal.shape[1], states), uniform, normal)
+
+
+def _from_fields(fields: dict[str, np.ndarray], settings: dict[str, str], name: str) -> TanhMixture:
+    layers = sum(key.startswith("w") for key in fields)  # no other field's name begins so
+    wanted = ["state_mean", "state_std", "low", "high", "centre", "scale"]
+    wanted += [f"{kind}{i}" for i in range(max(layers, 1)) for kind in "wb"]
+    for field in wanted:
+        if field not in fields:
+            raise InputError(
+                f"{name}: field {field} is missing; found {', '.join(sorted(fields)) or 'nothing'}"
+            )
+        if not np.isfinite(fields[field]).all():
+            raise InputError(f"{name}: {field} holds NaN or infinity")
+    try:
+        layer = float(settings["layer"])
+    except (KeyError, ValueError) as error:
+        raise InputError(f"{name}: layer is missing or no number in the metadata") from error
+    dims, width = len(fields["low"]), len(fields["state_mean"])
+    for field, expected in [*((f, dims) for f in ("low", "high", "centre", "scale")), ("state_std", width)]:
+        if fields[field].shape != (expected,):
+            raise InputError(f"{name}: {field} has shape {fields[field].shape}; expected ({expected},)")
+    for i in range(layers):
+        weight, bias = fields[f"w{i}"], fields[f"b{i}"]
+        if weight.ndim != 2 or weight.shape[0] != width or bias.shape != weight.shape[1:]:
+            raise InputError(
+                f"{name}: w{i} has shape {weight.shape} and b{i} {bias.shape}; expected ({width}, outputs) "
+                "and (outputs,)"
+            )
+        width = weight.shape[1]
+    if width == 0 or width % (1 + 2 * dims):
+        raise InputError(
+            f"{name}: the last layer has {width} outputs; expected a multiple of {1 + 2 * dims} "
+            f"(1 + 2 × {dims} action dimensions)"
+        )
+    return TanhMixture(
+        network=tuple((jnp.asarray(fields[f"w{i}"]), jnp.asarray(fields[f"b{i}"])) for i in range(layers)),
+        support=Support(fields["low"], fields["high"], fields["centre"], fields["scale"], layer),
+        state_mean=fields["state_mean"],
+        state_std=fields["state_std"],
+        name=name,
+    )
