@@ -1,0 +1,323 @@
+"""`kmifqe collect`, `truth` and `train`: the paper's pipeline on any Gymnasium task."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.progress import Task as ProgressTask
+from rich.table import Table
+from rich.text import Text
+
+from kmifqe.errors import InputError
+from kmifqe.policies import load_policy
+
+if TYPE_CHECKING:
+    from kmifqe.worlds.gym_choose import Checkpoint, Choice
+    from kmifqe.worlds.gym_train_config import TrainProgress
+    from kmifqe.worlds.gym_truth import Truth
+
+Env = Annotated[
+    str,
+    typer.Argument(
+        metavar="ENV",
+        help="A Gymnasium id with Box observations and actions, such as Pendulum-v1 or Hopper-v4.",
+        show_default=False,
+    ),
+]
+PolicyName = Annotated[
+    str,
+    typer.Option("--policy", help="A policy file, or module:function.", show_default=False),
+]
+Normalization = Annotated[
+    str | None,
+    typer.Option(
+        help="Statistics of the wrapper that standardised the policy's input, or none.", show_default=False
+    ),
+]
+UniformShare = Annotated[
+    str,
+    typer.Option(
+        metavar="SHARE", help="Share of uniform actions; one number, or one per dimension with commas."
+    ),
+]
+Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same result.")]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Processes that step environments; the result does not depend on it. Default: all cores."
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the three commands to the root command."""
+    app.command("collect")(collect_command)
+    app.command("truth")(truth_command)
+    app.command("train")(train_command)
+
+
+def collect_command(
+    env: Env,
+    policy: PolicyName,
+    noise: Annotated[
+        str,
+        typer.Option(
+            metavar="STD", help="Standard deviation in units of half the action range; or per dimension."
+        ),
+    ] = "0.3",
+    transitions: Annotated[int, typer.Option("-n", "--transitions", min=1, help="Steps to log.")] = 1_000_000,
+    uniform_share: UniformShare = "0",
+    envs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Environments side by side. Default: by -n and the time limit, at most 64."),
+    ] = None,
+    workers: Workers = None,
+    seed: Seed = 0,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE.hdf5", help="Default: ENV.hdf5.", show_default=False)
+    ] = None,
+    normalization: Normalization = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+) -> None:
+    """Log a noisy policy on a task, with the exact density of every action.
+
+    Example: kmifqe collect Hopper-v4 --policy behavior.safetensors --noise 0.3 -n 1000000
+    """
+    from kmifqe.worlds.gym_collect import collect  # gymnasium takes its time to import
+
+    path = out or Path(f"{env.replace('/', '-').replace(':', '-')}.hdf5")
+    with _progress_line("collecting", transitions, "steps/s") as tell:
+        log = collect(
+            env,
+            load_policy(policy, normalization=normalization),
+            path,
+            transitions=transitions,
+            noise=_numbers(noise, "--noise"),
+            uniform_share=_numbers(uniform_share, "--uniform-share"),
+            seed=seed,
+            envs=envs,
+            workers=_workers(workers),
+            overwrite=force,
+            progress=tell,
+        )
+    Console().print(
+        f"wrote {escape(str(log.path))}: {log.transitions:,} transitions in {log.episodes:,} episodes "
+        f"({log.terminated:,} terminated), mean reward {log.mean_reward:.6g}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def truth_command(
+    env: Env,
+    policy: PolicyName,
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes to play.")] = 1_000,
+    gamma: Annotated[float, typer.Option(help="Discount, 0 <= gamma < 1.")] = 0.99,
+    noise: Annotated[
+        str, typer.Option(metavar="STD", help="Gaussian noise on the actions, as in collect.")
+    ] = "0",
+    uniform_share: UniformShare = "0",
+    workers: Workers = None,
+    seed: Seed = 0,
+    normalization: Normalization = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Play a policy and print its value: normalised, discounted and undiscounted.
+
+    The value goes on past the task's time limit until gamma^t is negligible; the return stops there.
+
+    Example: kmifqe truth Hopper-v4 --policy target.safetensors --episodes 1000 --gamma 0.99
+    """
+    from kmifqe.worlds.gym_truth import measure_truth
+
+    with _progress_line("playing", episodes, "episodes/s") as tell:
+        truth = measure_truth(
+            env,
+            load_policy(policy, normalization=normalization),
+            episodes=episodes,
+            gamma=gamma,
+            noise=_numbers(noise, "--noise"),
+            uniform_share=_numbers(uniform_share, "--uniform-share"),
+            seed=seed,
+            workers=_workers(workers),
+            progress=tell,
+        )
+    if as_json:
+        record = {"env": env, "policy": policy, "noise": noise, "uniform_share": uniform_share, "seed": seed}
+        typer.echo(json.dumps(record | _plain(asdict(truth)), indent=2, allow_nan=False))
+    else:
+        Console().print(_truth_table(env, policy, truth))
+
+
+def train_command(
+    env: Env,
+    steps: Annotated[
+        int, typer.Option(min=1, help="Environment steps, one update each.", show_default=False)
+    ],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the run.", show_default=False)],
+    envs: Annotated[int, typer.Option(min=1, help="Environments side by side.")] = 8,
+    workers: Workers = None,
+    seed: Seed = 0,
+    hidden: Annotated[str, typer.Option(help="Widths of the hidden layers, with commas.")] = "256,256",
+    learning_rate: Annotated[float, typer.Option(help="Adam's, for all networks.")] = 3e-4,
+    batch: Annotated[int, typer.Option(min=1, help="Transitions per update.")] = 256,
+    gamma: Annotated[float, typer.Option(help="The learner's discount.")] = 0.99,
+    warmup: Annotated[
+        int | None,
+        typer.Option(min=1, help="Steps of uniform actions first. Default: steps / 20, at most 25,000."),
+    ] = None,
+    eval_every: Annotated[
+        int | None, typer.Option(min=1, help="Steps between checkpoints. Default: steps / 100.")
+    ] = None,
+    eval_episodes: Annotated[int, typer.Option(min=1, help="Episodes per checkpoint.")] = 10,
+    choice_episodes: Annotated[int, typer.Option(min=1, help="Episodes per finalist at the end.")] = 100,
+    replay: Annotated[int, typer.Option(min=1, help="Transitions kept to learn from.")] = 1_000_000,
+    save_seconds: Annotated[
+        float, typer.Option(min=0, help="Least seconds between two savings of the state.")
+    ] = 300,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in DIR, or begin it.")] = False,
+) -> None:
+    """Train TD3, keep checkpoints with their returns, and pick a target and a 70-80 % behaviour mean.
+
+    Example: kmifqe train Hopper-v4 --steps 1000000 --out runs/hopper
+    """
+    from kmifqe.worlds.gym_train import train
+    from kmifqe.worlds.gym_train_config import TrainConfig
+    from kmifqe.worlds.td3 import Td3Config
+
+    widths = tuple(_widths(hidden))
+    config = TrainConfig(
+        env_id=env,
+        steps=steps,
+        seed=seed,
+        envs=envs,
+        workers=_workers(workers),
+        warmup=warmup,
+        eval_every=eval_every,
+        eval_episodes=eval_episodes,
+        choice_episodes=choice_episodes,
+        replay=replay,
+        save_seconds=save_seconds,
+        td3=Td3Config(
+            actor_hidden=widths, critic_hidden=widths, learning_rate=learning_rate, batch=batch, gamma=gamma
+        ),
+    )
+    with _progress_line("training", steps, "steps/s") as tell:
+
+        def show(now: TrainProgress) -> None:
+            stage = "choosing" if now.choosing else "training"
+            tell(now.steps, f"{stage}  return {now.last_return:.1f}, best {now.best_return:.1f}")
+
+        choice = train(config, out, resume=resume, progress=show)
+    console = Console()
+    console.print(_choice_table(out, choice))
+    for note in choice.notes:
+        console.print(f"[yellow]warning:[/] {escape(note)}", highlight=False)
+
+
+def _workers(given: int | None) -> int:
+    return given or os.cpu_count() or 1
+
+
+def _numbers(text: str, option: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise InputError(
+            f"{option} is {text!r}; expected a number, or numbers with commas, one per action dimension"
+        ) from error
+
+
+def _widths(text: str) -> list[int]:
+    parts = text.split(",")
+    if not all(part.strip().isdigit() and int(part) > 0 for part in parts):
+        raise InputError(f"--hidden is {text!r}; expected positive widths with commas, such as 256,256")
+    return [int(part) for part in parts]
+
+
+class _Rate(ProgressColumn):
+    """How many of what a second."""
+
+    def __init__(self, unit: str) -> None:
+        super().__init__()
+        self._unit = unit
+
+    def render(self, task: ProgressTask) -> Text:
+        """Return the present rate."""
+        return Text("" if task.speed is None else f"{task.speed:,.0f} {self._unit}")
+
+
+@contextmanager
+def _progress_line(label: str, total: int, unit: str) -> Iterator[Callable[..., None]]:
+    """Give a function of (done, text) that moves a line on stderr, so that stdout stays clean for --json."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        _Rate(unit),
+        TimeRemainingColumn(),
+    )
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as line:
+        task = line.add_task(label, total=total)
+
+        def tell(done: int, text: str = label) -> None:
+            line.update(task, completed=min(done, total), description=escape(text))
+
+        yield tell
+
+
+def _truth_table(env: str, policy: str, truth: Truth) -> Table:
+    title = f"{escape(env)}, {escape(policy)}: {truth.episodes:,} episodes"
+    table = Table("", "mean", "standard error", title=title, title_justify="left")
+    rows = (
+        (f"V, normalised, gamma {truth.gamma:g}", truth.value, truth.value_standard_error),
+        (
+            "discounted return, V / (1 - gamma)",
+            truth.discounted_return,
+            truth.discounted_return_standard_error,
+        ),
+        ("undiscounted return R", truth.episode_return, truth.episode_return_standard_error),
+    )
+    for label, mean, error in rows:
+        table.add_row(label, f"{mean:.6g}", "unknown" if math.isnan(error) else f"{error:.2g}")
+    table.add_row("length (steps)", f"{truth.length:.6g}", "")
+    table.caption = (
+        f"V plays on to step {truth.steps_played:,}; R and length stop at the task's own time limit."
+    )
+    return table
+
+
+def _choice_table(out: Path, choice: Choice) -> Table:
+    table = Table("", "steps", "return", "level", title=escape(str(out)), title_justify="left")
+
+    def row(name: str, point: Checkpoint, level: float) -> None:
+        spread = f"{point.episode_return:.1f} ± {point.standard_error:.1f}"
+        table.add_row(f"{name}.safetensors", f"{point.steps:,}", spread, f"{level:.0%}")
+
+    row("target", choice.target, 1.0)
+    if choice.behavior is not None and choice.behavior_level is not None:
+        row("behavior", choice.behavior, choice.behavior_level)
+    return table
+
+
+def _plain(record: dict[str, Any]) -> dict[str, Any]:
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}

@@ -1,0 +1,121 @@
+"""Collect a log of a noisy policy on a Gymnasium task, with the exact density of every action."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+
+from kmifqe.behavior.gaussian import GaussianBehavior
+from kmifqe.data.save import refuse_target
+from kmifqe.errors import InputError
+from kmifqe.policies.base import Policy
+from kmifqe.worlds.gym_log import log_writer
+from kmifqe.worlds.gym_pool import EnvPool
+from kmifqe.worlds.gym_task import Task, check_policy_fits_task, describe_task
+
+MOST_ENVS = 64
+EPISODES_PER_ENV = 10  # at the time limit, before another environment is worth its cut last episode
+ASSUMED_TIME_LIMIT = 1_000  # steps, for tasks without one
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What a log holds."""
+
+    path: Path
+    transitions: int
+    episodes: int  # the last of each environment may have been cut by the end of the collection
+    terminated: int
+    mean_reward: float
+    envs: int
+
+
+def default_envs(task: Task, transitions: int) -> int:
+    """Return how many environments share a collection: each must have room for several whole episodes.
+
+    It does not depend on the machine, so neither does the log.
+    """
+    limit = task.time_limit or ASSUMED_TIME_LIMIT
+    return int(np.clip(transitions // (EPISODES_PER_ENV * limit), 1, MOST_ENVS))
+
+
+def collect(
+    env_id: str,
+    policy: Policy,
+    path: str | Path,
+    *,
+    transitions: int,
+    noise: float | Sequence[float] = 0.3,
+    uniform_share: float | Sequence[float] = 0.0,
+    seed: int = 0,
+    envs: int | None = None,
+    workers: int = 1,
+    overwrite: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> Collected:
+    """Write `transitions` steps of `policy` plus Gaussian noise to a D4RL-layout HDF5 file.
+
+    `noise` is the standard deviation in units of half the action range, `uniform_share` the share of uniform
+    actions; both may be given per dimension. Actions are logged as drawn and clipped only on their way into
+    the environment, so log μ(a|s), logged per dimension, is exact. The log depends on `seed` and `envs`, not
+    on `workers`. `progress` is told how many transitions were taken.
+    """
+    path = Path(path).expanduser()
+    if path.suffix.lower() not in (".hdf5", ".h5"):
+        raise InputError(
+            f"{path}: the suffix is {path.suffix or '(none)'}; expected .hdf5 (convert it later)"
+        )
+    refuse_target(path, overwrite=overwrite)
+    if transitions < 1:
+        raise InputError(f"transitions is {transitions}; expected 1 or more")
+    task = describe_task(env_id)
+    check_policy_fits_task(policy, task)
+    # The density of noise around a mean: its "policy" passes on a mean that is computed once a step.
+    around_mean = GaussianBehavior(lambda mean: mean, noise, task.low, task.high, uniform_share)
+    envs = min(envs or default_envs(task, transitions), transitions)
+    lengths = transitions // envs + (np.arange(envs) < transitions % envs)
+    settings = {
+        "env": env_id,
+        "policy": str(getattr(policy, "name", type(policy).__name__)),
+        "noise": around_mean.std.tolist(),
+        "uniform_share": around_mean.uniform_share.tolist(),
+        "seed": seed,
+        "envs": envs,
+        "gymnasium": gymnasium.__version__,
+    }
+    with (
+        log_writer(path, task, lengths, settings) as writer,
+        EnvPool(task, envs, seed=seed, workers=workers) as pool,
+    ):
+        rng = np.random.default_rng(seed)
+        states = pool.reset()
+        ends = terminated = 0
+        total_reward = 0.0
+        for step in range(int(lengths[0])):
+            active = step < lengths
+            mean = policy(states)
+            actions = around_mean.sample(rng, mean)
+            stepped = pool.step(actions, active)
+            timeouts = ~stepped.terminated & (stepped.truncated | (step == lengths - 1))
+            writer.add(
+                {
+                    "observations": states,
+                    "actions": actions,
+                    "rewards": stepped.rewards,
+                    "next_observations": stepped.reached,
+                    "terminals": stepped.terminated,
+                    "timeouts": timeouts,
+                    "infos/action_log_probs": around_mean.log_prob_per_dimension(mean, actions),
+                }
+            )
+            states = stepped.states
+            ends += int((active & (stepped.terminated | timeouts)).sum())
+            terminated += int((active & stepped.terminated).sum())
+            total_reward += float(stepped.rewards[active].sum())
+            if progress is not None:
+                progress(int(np.minimum(step + 1, lengths).sum()))
+    return Collected(path, transitions, ends, terminated, total_reward / transitions, envs)
