@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from kmifqe.cli import dataset
+from kmifqe.cli import dataset, demo, evaluate, worlds
 from kmifqe.errors import InputError
 
 app = typer.Typer(
@@ -18,7 +18,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
+app.command("demo")(demo.demo)
+app.command("evaluate")(evaluate.evaluate)
 app.add_typer(dataset.app, name="dataset")
+worlds.register(app)
 
 
 def main() -> None:

@@ -77,7 +77,7 @@ class Estimate:
         """Return plain lists and numbers, ready for JSON; infinities and NaN become None."""
         return {
             "estimator": self.estimator,
-            "config": self.config,
+            "config": {name: plain(setting) for name, setting in self.config.items()},
             "gamma": self.gamma,
             "seeds": list(self.seeds),
             "steps": self.steps,

@@ -43,12 +43,14 @@ def fit(
 
     The same seeds on the same machine and versions give the same bits, however often progress is recorded.
     """
-    seeds = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
+    seeds = tuple(range(seeds)) if isinstance(seeds, int) else tuple(int(seed) for seed in seeds)
     steps = estimator.default_steps if steps is None else steps
     if not seeds:
         raise InputError("seeds is empty; expected at least one")
     if steps < 1:
         raise InputError(f"steps is {steps}; expected at least 1")
+    if record_every is not None and record_every < 1:
+        raise InputError(f"record_every is {record_every}; expected at least 1")
     started = time.perf_counter()
     keys = jnp.stack([jax.random.key(seed) for seed in seeds])
     state = _init(estimator, keys, problem)

@@ -1,0 +1,69 @@
+"""A live line while an estimator trains: steps/s, V̂ with its spread over seeds, h, ESS, time left."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from kmifqe.estimators import Progress
+from kmifqe.report.tables import duration
+
+
+class ProgressLine:
+    """Shows progress in place on a terminal; into a file or pipe, one plain line per tenth of the run."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(console=console, transient=True, refresh_per_second=8)
+        self._started = 0.0
+        self._tenths = 0
+
+    def __enter__(self) -> ProgressLine:
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def begin(self, name: str) -> None:
+        """Say that an estimator starts: the first steps wait for compilation."""
+        self._started, self._tenths = time.perf_counter(), 0
+        self._show(Text(f"{name}: compiling …"), force=False)
+
+    def __call__(self, progress: Progress) -> None:
+        """Show one report of `fit`."""
+        elapsed = time.perf_counter() - self._started
+        left = elapsed * (progress.steps - progress.step) / progress.step
+        tenths = 10 * progress.step // progress.steps
+        self._show(Text(f"{describe(progress)}  {duration(left)} left"), force=tenths > self._tenths)
+        self._tenths = tenths
+
+    def _show(self, line: Text, *, force: bool) -> None:
+        if self._console.is_terminal:
+            self._live.update(line)
+        elif force:
+            self._console.print(line, soft_wrap=True)
+
+
+def describe(progress: Progress) -> str:
+    """Return one report as a line of text."""
+    values = progress.values
+    parts = [
+        f"{progress.estimator}: {progress.step:,}/{progress.steps:,} steps",
+        f"{progress.steps_per_second:,.0f}/s",
+    ]
+    if np.isfinite(values).all():
+        spread = f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else ""
+        parts.append(f"V̂ {np.mean(values):.3f}{spread}")
+    elif np.isfinite(values).any():
+        parts.append(
+            f"V̂ {np.nanmean(values):.3f} ({int((~np.isfinite(values)).sum())} seeds without a value)"
+        )
+    if "h" in progress.infos:
+        parts += [f"h {np.mean(progress.infos['h']):.3f}", f"ESS {np.mean(progress.infos['ess']):,.0f}"]
+    return "  ".join(parts)

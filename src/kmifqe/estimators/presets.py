@@ -1,0 +1,101 @@
+"""The paper's settings by kind of task, and settings given as text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from kmifqe.errors import InputError
+from kmifqe.estimators.base import Estimator
+from kmifqe.estimators.fqe import FQEConfig, fqe
+from kmifqe.estimators.kmifqe import KMIFQEConfig, kmifqe
+from kmifqe.estimators.sr_dice import SRDICEConfig, sr_dice
+
+# What differs between the columns of the paper's appendix; everything else is the configs' own default.
+PRESETS: dict[str, dict[str, Any]] = {
+    "pendulum": {"batch": 1024, "ratio_batch": 1024},
+    "mujoco": {"batch": 2048, "clip_per_dimension": True},
+    "d4rl": {"batch": 2048, "density_floor": 1e-3},
+}
+
+ESTIMATORS: dict[str, tuple[Callable[..., Estimator], Any]] = {
+    "kmifqe": (kmifqe, KMIFQEConfig()),
+    "kmifqe-identity": (kmifqe, KMIFQEConfig(metric="identity")),
+    "fqe": (fqe, FQEConfig()),
+    "sr-dice": (sr_dice, SRDICEConfig()),
+}
+
+
+def make_estimator(
+    name: str, preset: str = "pendulum", settings: Sequence[str] = (), steps: int | None = None
+) -> Estimator:
+    """Return the estimator `name` with a preset's settings and then `settings`, each "field=value".
+
+    A setting may name its estimator, "fqe.hidden=128"; without a name it goes to every estimator that has it.
+    `steps`, where given, is what SR-DICE's three stages then share in their usual proportion.
+    """
+    if name not in ESTIMATORS:
+        raise InputError(f"estimator {name!r} is unknown; expected one of {', '.join(ESTIMATORS)}")
+    if preset not in PRESETS:
+        raise InputError(f"preset {preset!r} is unknown; expected one of {', '.join(PRESETS)}")
+    make, config = ESTIMATORS[name]
+    known = {field.name for field in fields(config)}
+    kmifqe_only = {"batch"} if name in ("fqe", "sr-dice") else set()  # their minibatch is 256 in every column
+    changes = {key: v for key, v in PRESETS[preset].items() if key in known - kmifqe_only}
+    if steps is not None and "stages" in known:
+        changes["stages"] = _shared_out(steps, config.stages)
+    for setting in settings:
+        owner, field, value = parse_setting(setting)
+        if owner in (None, name) and field in known:
+            changes[field] = _converted(value, getattr(config, field), setting)
+    return make(replace(config, **changes))
+
+
+def check_settings(names: Sequence[str], settings: Sequence[str]) -> None:
+    """Refuse a setting that none of the estimators `names` has."""
+    for setting in settings:
+        owner, field, _ = parse_setting(setting)
+        owners = [name for name in names if owner in (None, name)]
+        if not owners:
+            raise InputError(f"setting {setting!r} is for {owner!r}, which is not among {', '.join(names)}")
+        known = {f.name for name in owners if name in ESTIMATORS for f in fields(ESTIMATORS[name][1])}
+        if known and field not in known:
+            raise InputError(
+                f"setting {setting!r} names no field; expected one of {', '.join(sorted(known))}"
+            )
+
+
+def parse_setting(setting: str) -> tuple[str | None, str, str]:
+    """Return (estimator or None, field, value) of "field=value" or "estimator.field=value"."""
+    name, equals, value = setting.partition("=")
+    if not equals or not name or not value:
+        raise InputError(f"setting {setting!r} is malformed; expected FIELD=VALUE or ESTIMATOR.FIELD=VALUE")
+    owner, dot, field = name.strip().rpartition(".")
+    return (owner if dot else None), field, value.strip()
+
+
+def _shared_out(steps: int, stages: tuple[int, ...]) -> tuple[int, ...]:
+    """Return whole numbers in the proportion of `stages` that add up to `steps`, each at least 1."""
+    if steps < len(stages):
+        raise InputError(f"steps is {steps}; SR-DICE needs at least {len(stages)}, one for each stage")
+    shares = [max(1, steps * stage // sum(stages)) for stage in stages[:-1]]
+    return (*shares, steps - sum(shares))
+
+
+def _converted(value: str, default: Any, setting: str) -> Any:
+    """Return `value` as the type of `default`: "a,b" for tuples; None defaults take a number."""
+    try:
+        if isinstance(default, bool):
+            return {"true": True, "false": False}[value.lower()]
+        if isinstance(default, tuple):
+            parts = value.split(",")
+            if len(parts) != len(default):
+                raise ValueError
+            return tuple(type(d)(part) for d, part in zip(default, parts))
+        if default is None:
+            return None if value.lower() == "none" else float(value)
+        return type(default)(value)
+    except (KeyError, ValueError) as error:
+        kind = "true or false" if isinstance(default, bool) else f"a value like {default!r}"
+        raise InputError(f"setting {setting!r} has the value {value!r}; expected {kind}") from error

@@ -1,0 +1,1 @@
+"""Experiments that run by command, one file each."""
