@@ -20,7 +20,8 @@ from kmifqe.maths.metric import metric_root
 from kmifqe.maths.resample import resample
 from kmifqe.problem import Problem
 
-REFRESH_CHUNK = 8_192  # rows whose Hessians are in flight at once
+REFRESH_CHUNK = {"cpu": 1_024}  # rows whose Hessians are in flight at once: what a core's cache holds
+DEVICE_REFRESH_CHUNK = 16_384  # elsewhere: enough to fill the device
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,8 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
             problem.target_actions[:n],
             problem.terminated[:n],
         )
-        return jax.lax.map(one, rows, batch_size=REFRESH_CHUNK)
+        chunk = REFRESH_CHUNK.get(jax.default_backend(), DEVICE_REFRESH_CHUNK)
+        return jax.lax.map(one, rows, batch_size=chunk)
 
     def init(key: Array, problem: Problem) -> KMIFQEState:
         params = mlp.init_q(key, problem.state_dim + problem.action_dim, config.hidden)
@@ -177,7 +179,9 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
             log_v = jnp.log(v)
         else:
             v = _variance_from_weights(rows, going_on, reward, passes.q, norms, state, problem)
-            log_v = jnp.where(jnp.isnan(state.log_v), jnp.log(v), 0.99 * state.log_v + 0.01 * jnp.log(v))
+            # The mean of v, not of log v: a minibatch with no row near π̃ has v ≈ 0 and would drag h down.
+            running = jnp.logaddexp(jnp.log(0.99) + state.log_v, jnp.log(0.01) + jnp.log(v))
+            log_v = jnp.where(jnp.isnan(state.log_v), jnp.log(v), running)
         h = optimal_bandwidth(jnp.exp(log_v), b_squared, n, d)
         return jnp.clip(jnp.nan_to_num(h, nan=config.bandwidth_bounds[1]), *config.bandwidth_bounds), log_v
 

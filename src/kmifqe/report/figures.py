@@ -107,10 +107,10 @@ def _draw_end(axes: Axes, position: int, estimate: Estimate) -> None:
 
 
 def _limits(estimates: list[Estimate], references: list[float]) -> tuple[float, float]:
-    """Return limits that show the second half of every trajectory; an early transient may run off."""
+    """Return limits that show the last third of every trajectory; an early transient may run off."""
     shown = [*references]
     for estimate in estimates:
-        late = estimate.trajectory[len(estimate.trajectory) // 2 :]
+        late = estimate.trajectory[2 * len(estimate.trajectory) // 3 :]
         shown += late[np.isfinite(late)].tolist()
     low, high = min(shown, default=-1.0), max(shown, default=1.0)
     margin = 0.25 * (high - low) or 1.0

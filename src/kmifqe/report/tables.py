@@ -12,27 +12,23 @@ def estimates_table(estimates: list[Estimate], truth: float | None = None) -> Ta
     """Return one row per estimator; with a known `truth`, its error and the estimators ranked by it."""
     table = Table(title="Value of the target policy", title_justify="left")
     table.add_column("estimator", no_wrap=True)
-    table.add_column("V̂ ± spread", justify="right")
-    if truth is not None:
-        table.add_column("error", justify="right")
-        table.add_column("|error|", justify="right")
-    table.add_column("discounted return", justify="right")
-    for column in ("h", "ESS", "mean weight"):
-        table.add_column(column, justify="right")
-    table.add_column("time", justify="right")
+    extra = ("discounted return",) if truth is None else ("error", "|error|")
+    for column in ("V̂ ± spread", *extra, *(heading for _, heading, _ in _INFOS), "time"):
+        table.add_column(column, justify="right", no_wrap=column != "discounted return")
     errors = [abs(e.value - truth) if truth is not None else np.nan for e in estimates]
     best = int(np.nanargmin(errors)) if np.isfinite(errors).any() else -1
     for i, (estimate, error) in enumerate(zip(estimates, errors)):
         cells = [estimate.estimator, f"{estimate.value:.3f} ± {estimate.spread:.3f}"]
-        if truth is not None:
-            cells += [f"{estimate.value - truth:+.3f}", f"{error:.3f}" + (" ◂" if i == best else "")]
-        cells.append(f"{estimate.discounted_return:.2f}")
-        cells += [_last(estimate, name, pattern) for name, pattern in _INFOS]
+        if truth is None:
+            cells.append(f"{estimate.discounted_return:.2f}")
+        else:
+            cells += [f"{estimate.value - truth:+.3f}", f"{error:.3f}{' ◂' if i == best else '  '}"]
+        cells += [_last(estimate, name, pattern) for name, _, pattern in _INFOS]
         table.add_row(*cells, duration(estimate.seconds))
     return table
 
 
-_INFOS = (("h", "{:.3f}"), ("ess", "{:,.0f}"), ("mean_weight", "{:.2f}"))
+_INFOS = (("h", "h", "{:.3f}"), ("ess", "ESS", "{:,.0f}"))
 
 
 def _last(estimate: Estimate, name: str, pattern: str) -> str:

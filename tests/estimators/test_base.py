@@ -1,0 +1,99 @@
+"""`Estimate`'s figures and what of it is written; the inputs of a network."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from estimators.small import lqr_problem
+from kmifqe.estimators.base import Estimate, action_scale, config_dict, network_input, plain
+from kmifqe.estimators.kmifqe import KMIFQEConfig
+
+VALUES = np.array([1.0, 2.0, 6.0])
+
+
+def estimate(values: np.ndarray = VALUES, **changes) -> Estimate:
+    whole = Estimate(
+        estimator="fqe",
+        config={},
+        gamma=0.75,
+        seeds=tuple(range(len(values))),
+        steps=10,
+        values=values,
+        recorded_steps=np.array([5, 10]),
+        trajectory=np.stack([0 * values, values]),
+        infos={"loss": np.ones((2, len(values)))},
+        seconds=1.23456,
+        device="cpu",
+    )
+    return replace(whole, **changes)
+
+
+def test_value_spread_and_standard_error() -> None:
+    assert estimate().value == 3.0
+    assert estimate().spread == pytest.approx(np.sqrt(7.0))
+    assert estimate().standard_error == pytest.approx(np.sqrt(7.0 / 3.0))
+
+
+def test_the_discounted_return_is_the_value_over_one_minus_gamma() -> None:
+    assert estimate().discounted_return == 12.0
+
+
+def test_one_line_says_it_all() -> None:
+    assert repr(estimate()) == (
+        "Estimate(fqe: V = 3.0000 ± 2.6458 over 3 seeds, discounted return 12.000, 10 steps, 1.2 s)"
+    )
+
+
+def test_one_seed_has_no_spread() -> None:
+    one = estimate(np.array([2.0]))
+    assert np.isnan(one.spread)
+    assert one.to_dict()["spread"] is None
+    assert one.to_dict()["standard_error"] is None
+
+
+def test_what_is_not_finite_is_written_as_null() -> None:
+    told = estimate(np.array([np.nan, 1.0])).to_dict()
+    assert told["values"] == [None, 1.0]
+    assert told["trajectory"]["value"] == [[None, 0.0], [None, 1.0]]
+    json.dumps(told, allow_nan=False)
+
+
+def test_a_config_without_a_clip_is_strict_json_too() -> None:
+    config = config_dict(KMIFQEConfig(clip=(0.0, float("inf"))))
+    told = json.loads(json.dumps(estimate(config=config).to_dict(), allow_nan=False))
+    assert told["config"]["clip"] == [0.0, None]
+    assert told["config"]["bandwidth"] is None
+
+
+@dataclass(frozen=True)
+class Config:
+    pair: tuple[int, int] = (1, 2)
+    word: str = "raw"
+
+
+def test_config_dict_and_plain() -> None:
+    assert config_dict(Config()) == {"pair": [1, 2], "word": "raw"}
+    assert plain(np.array([[1.0, np.inf], [-np.inf, 2.0]])) == [[1.0, None], [None, 2.0]]
+    assert plain(np.float64(2.0)) == 2.0
+
+
+def test_standardized_inputs_have_mean_0_and_std_1_and_actions_of_the_box_fill_minus_one_to_one() -> None:
+    problem, _, _ = lqr_problem()
+    box = replace(problem, action_low=jnp.array([1.0]), action_high=jnp.array([5.0]))
+    middle, half = action_scale(box)
+    assert (middle[0], half[0]) == (3.0, 2.0)
+    ends = network_input(box, problem.states[:2], jnp.array([[1.0], [5.0]]), "standardized")
+    np.testing.assert_allclose(ends[:, -1], [-1.0, 1.0])
+    scaled = network_input(box, problem.states, problem.actions, "standardized")[:, :-1]
+    np.testing.assert_allclose([scaled.mean(), scaled.std()], [0.0, 1.0], atol=1e-3)
+
+
+def test_raw_inputs_are_the_numbers_themselves() -> None:
+    problem, _, _ = lqr_problem()
+    raw = network_input(problem, problem.states, problem.actions, "raw")
+    np.testing.assert_array_equal(raw, np.concatenate([problem.states, problem.actions], axis=1))

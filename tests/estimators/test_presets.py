@@ -1,0 +1,76 @@
+"""Presets hold the paper's columns; settings given as text change one field each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kmifqe.errors import InputError
+from kmifqe.estimators.presets import ESTIMATORS, check_settings, make_estimator, parse_setting
+
+
+@pytest.mark.parametrize(
+    "name, preset, expected",
+    [
+        ("kmifqe", "pendulum", {"batch": 1024, "clip_per_dimension": False, "density_floor": 1e-5}),
+        ("kmifqe", "mujoco", {"batch": 2048, "clip_per_dimension": True, "density_floor": 1e-5}),
+        ("kmifqe", "d4rl", {"batch": 2048, "clip_per_dimension": False, "density_floor": 1e-3}),
+        ("fqe", "mujoco", {"batch": 256, "hidden": 256}),
+        ("sr-dice", "pendulum", {"batch": 256, "ratio_batch": 1024}),
+        ("sr-dice", "mujoco", {"batch": 256, "ratio_batch": 2048}),
+    ],
+)
+def test_presets_are_the_columns_of_the_papers_appendix(
+    name: str, preset: str, expected: dict[str, Any]
+) -> None:
+    config = make_estimator(name, preset).config
+    assert {field: getattr(config, field) for field in expected} == expected
+
+
+def test_settings_are_read_as_the_type_of_their_field() -> None:
+    settings = ["hidden=64", "learning_rate=1e-3", "clip=0,inf", "clip_per_dimension=TRUE", "metric=identity"]
+    config = make_estimator("kmifqe", settings=[*settings, "bandwidth=0.5"]).config
+    assert (config.hidden, config.learning_rate, config.clip) == (64, 1e-3, (0.0, float("inf")))
+    assert (config.clip_per_dimension, config.metric, config.bandwidth) == (True, "identity", 0.5)
+    assert make_estimator("kmifqe", settings=["bandwidth=none"]).config.bandwidth is None
+
+
+def test_a_setting_with_a_name_is_for_that_estimator_only() -> None:
+    hidden = {name: make_estimator(name, settings=["fqe.hidden=8"]).config.hidden for name in ESTIMATORS}
+    assert hidden == {"kmifqe": 256, "kmifqe-identity": 256, "fqe": 8, "sr-dice": 256}
+
+
+def test_a_later_setting_wins_over_an_earlier_one_and_over_the_preset() -> None:
+    assert make_estimator("kmifqe", "mujoco", ["batch=8", "batch=16"]).config.batch == 16
+
+
+def test_parse_setting() -> None:
+    assert parse_setting("hidden=8") == (None, "hidden", "8")
+    assert parse_setting("sr-dice.stages=1,2,3") == ("sr-dice", "stages", "1,2,3")
+
+
+@pytest.mark.parametrize("setting", ["hidden", "=8", "hidden=", ""])
+def test_a_malformed_setting_is_refused(setting: str) -> None:
+    with pytest.raises(InputError, match=r"malformed; expected FIELD=VALUE or ESTIMATOR\.FIELD=VALUE"):
+        parse_setting(setting)
+
+
+@pytest.mark.parametrize("setting", ["hidden=many", "clip=1", "clip_per_dimension=maybe", "bandwidth=wide"])
+def test_a_value_of_the_wrong_kind_is_refused(setting: str) -> None:
+    with pytest.raises(InputError, match=f"setting '{setting}' has the value"):
+        make_estimator("kmifqe", settings=[setting])
+
+
+def test_unknown_names_are_refused_with_those_known() -> None:
+    with pytest.raises(InputError, match=r"estimator 'dice' is unknown; expected one of kmifqe, .*sr-dice"):
+        make_estimator("dice")
+    with pytest.raises(
+        InputError, match=r"preset 'atari' is unknown; expected one of pendulum, mujoco, d4rl"
+    ):
+        make_estimator("fqe", "atari")
+    with pytest.raises(InputError, match=r"'tau=1' names no field; expected one of .*bandwidth"):
+        check_settings(["kmifqe"], ["tau=1"])
+    with pytest.raises(InputError, match=r"'fqe\.tau=1' is for 'fqe', which is not among kmifqe"):
+        check_settings(["kmifqe"], ["fqe.tau=1"])
+    check_settings(["kmifqe", "fqe"], ["tau=1", "fqe.tau=1", "clip=0,2"])
