@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from kmifqe.errors import InputError
 from kmifqe.problem import Problem
 
 State = Any  # a pytree: what the next step needs
@@ -116,6 +117,24 @@ def plain(x: Any) -> Any:
 def config_dict(config: Any) -> dict[str, Any]:
     """Return a config's fields as JSON can hold them."""
     return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(config).items()}
+
+
+def check_config(config: Any) -> None:
+    """Refuse a config whose counts, rates or input scale make no sense, naming the field and the value."""
+    for name, value in asdict(config).items():
+        if (
+            name in ("hidden", "features", "batch", "ratio_batch", "target_period", "value_rows")
+            and value < 1
+        ):
+            raise InputError(f"{name} is {value}; expected a whole number of at least 1")
+        if name == "learning_rate" and not 0 < value < float("inf"):
+            raise InputError(f"{name} is {value}; expected a positive number")
+        if name == "tau" and not 0 < value <= 1:
+            raise InputError(f"{name} is {value}; expected 0 < tau <= 1")
+        if name == "inputs" and value not in ("raw", "standardized"):
+            raise InputError(f"{name} is {value!r}; expected 'raw' or 'standardized'")
+        if name == "stages" and min(value) < 1:
+            raise InputError(f"{name} is {value}; expected at least 1 step in each")
 
 
 def network_input(problem: Problem, states: Array, actions: Array, inputs: str) -> Array:

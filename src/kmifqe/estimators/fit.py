@@ -42,6 +42,7 @@ def fit(
     """Return the estimate after `steps` steps of every seed, with the trajectory that led there.
 
     The same seeds on the same machine and versions give the same bits, however often progress is recorded.
+    `record_every` is rounded to a divisor or multiple of the estimator's refresh period.
     """
     seeds = tuple(range(seeds)) if isinstance(seeds, int) else tuple(int(seed) for seed in seeds)
     steps = estimator.default_steps if steps is None else steps
@@ -71,7 +72,7 @@ def fit(
     return Estimate(
         estimator=estimator.name,
         config=config_dict(estimator.config),
-        gamma=float(problem.gamma),
+        gamma=round(float(problem.gamma), 7),
         seeds=seeds,
         steps=steps,
         values=trajectory[-1].astype(np.float64),

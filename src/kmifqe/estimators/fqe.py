@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
-from kmifqe.estimators.base import Estimator, Info, network_input
+from kmifqe.estimators.base import Estimator, Info, check_config, network_input
 from kmifqe.maths.mlp import Layers, apply_layers, init_layers
 from kmifqe.problem import Problem
 
@@ -25,6 +25,9 @@ class FQEConfig:
     learning_rate: float = 3e-4  # Adam
     tau: float = 0.005  # share of the network that moves into the target network at each step
     inputs: str = "raw"  # "raw" as the paper; "standardized" states and actions in [-1, 1]
+
+    def __post_init__(self) -> None:
+        check_config(self)
 
 
 class FQEState(NamedTuple):

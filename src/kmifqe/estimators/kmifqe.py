@@ -12,7 +12,7 @@ import optax
 from jaxtyping import Array, Float
 
 from kmifqe.errors import InputError
-from kmifqe.estimators.base import Estimator, Info, action_scale, network_input
+from kmifqe.estimators.base import Estimator, Info, action_scale, check_config, network_input
 from kmifqe.maths import mlp
 from kmifqe.maths.bandwidth import optimal_bandwidth, variance_term
 from kmifqe.maths.kernel import clipped_weight, effective_sample_size
@@ -48,15 +48,22 @@ class KMIFQEConfig:
     density_floor: float = 1e-5  # of μ(π̃(s')|s') inside v (fitted μ: 1e-3)
 
     def __post_init__(self) -> None:
+        check_config(self)
         if self.metric not in ("learned", "identity"):
             raise InputError(f"metric is {self.metric!r}; expected 'learned' or 'identity'")
-        if self.bandwidth is not None and not self.bandwidth > 0:
+        if self.bandwidth is not None and not 0 < self.bandwidth < float("inf"):
             raise InputError(
                 f"bandwidth is {self.bandwidth}; expected a positive number, in half action ranges"
             )
         low, high = self.clip
         if not 0 <= low < high:
             raise InputError(f"clip is [{low}, {high}]; expected 0 <= low < high")
+        low, high = self.bandwidth_bounds
+        if not 0 < low < high < float("inf"):
+            raise InputError(f"bandwidth_bounds is [{low}, {high}]; expected 0 < low < high, finite")
+        for name in ("metric_floor", "density_floor", "decay_steps"):
+            if not getattr(self, name) >= 0:
+                raise InputError(f"{name} is {getattr(self, name)}; expected 0 or more")
 
 
 class KMIFQEState(NamedTuple):
@@ -140,6 +147,7 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
         return jax.lax.map(one, rows, batch_size=chunk)
 
     def init(key: Array, problem: Problem) -> KMIFQEState:
+        log_mu(problem)  # a missing or unfit density is refused before any work
         params = mlp.init_q(key, problem.state_dim + problem.action_dim, config.hidden)
         h = config.bandwidth if config.bandwidth is not None else config.bandwidth_bounds[1] / 4
         ahead = look_ahead(params, problem, learn_metric=False)

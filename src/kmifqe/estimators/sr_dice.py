@@ -12,7 +12,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 
-from kmifqe.estimators.base import Estimator, Info, network_input
+from kmifqe.estimators.base import Estimator, Info, check_config, network_input
 from kmifqe.maths.mlp import Layers, apply_layers, init_layers
 from kmifqe.problem import Problem
 
@@ -31,6 +31,9 @@ class SRDICEConfig:
     value_rows: int = 10_000  # logged rows the value is averaged over
     stages: tuple[int, int, int] = (30_000, 100_000, 250_000)  # steps of encoder, successor features, ratio
     inputs: str = "raw"  # "raw" as the paper; "standardized" states and actions in [-1, 1]
+
+    def __post_init__(self) -> None:
+        check_config(self)
 
 
 class Autoencoder(NamedTuple):
