@@ -74,3 +74,23 @@ def test_unknown_names_are_refused_with_those_known() -> None:
     with pytest.raises(InputError, match=r"'fqe\.tau=1' is for 'fqe', which is not among kmifqe"):
         check_settings(["kmifqe"], ["fqe.tau=1"])
     check_settings(["kmifqe", "fqe"], ["tau=1", "fqe.tau=1", "clip=0,2"])
+
+
+@pytest.mark.parametrize(
+    "name, setting",
+    [
+        ("kmifqe", "target_period=0"),
+        ("kmifqe", "batch=0"),
+        ("kmifqe", "learning_rate=-1"),
+        ("kmifqe", "bandwidth=inf"),
+        ("kmifqe", "bandwidth_bounds=2,1"),
+        ("kmifqe", "metric_floor=-0.1"),
+        ("fqe", "inputs=nonsense"),
+        ("fqe", "tau=0"),
+        ("sr-dice", "stages=0,1,1"),
+        ("sr-dice", "features=0"),
+    ],
+)
+def test_a_senseless_value_is_refused_by_name(name: str, setting: str) -> None:
+    with pytest.raises(InputError, match=setting.partition("=")[0]):
+        make_estimator(name, settings=[setting])
