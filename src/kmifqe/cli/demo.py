@@ -15,7 +15,7 @@ from kmifqe.estimators import fit
 from kmifqe.experiments.demo import DemoConfig, demo_estimators, demo_problem
 from kmifqe.report.figures import bandwidth_figure, save_figure, trajectories_figure
 from kmifqe.report.record import result_record, write_record
-from kmifqe.report.tables import duration, estimates_table
+from kmifqe.report.tables import duration, estimates_table, notes_lines
 
 
 def demo(
@@ -47,6 +47,8 @@ def demo(
             progress.begin(estimator.name)
             estimates.append(fit(estimator, setting.problem, seeds=seeds, steps=steps, on_progress=progress))
     console.print(estimates_table(estimates, setting.logged_truth))
+    for line in notes_lines(estimates):
+        console.print(line, highlight=False, soft_wrap=True)
     gap = truth.value - behavior.value
     console.print(
         f"error: V̂ minus the value of the logged first states. The two policies differ by {gap:.3f}. "

@@ -26,7 +26,7 @@ from kmifqe.policies.base import Policy
 from kmifqe.problem import Problem
 from kmifqe.report.figures import bandwidth_figure, save_figure, trajectories_figure
 from kmifqe.report.record import result_record, write_record
-from kmifqe.report.tables import estimates_table
+from kmifqe.report.tables import estimates_table, notes_lines
 
 RESULT = "result.json"
 FITTED_DENSITY = "density_floor=1e-3"  # the paper's, where μ is estimated: a fit knows little of thin tails
@@ -110,8 +110,8 @@ def evaluate(
     density, report = _density(behavior, names, transitions, target, load, console)
     problem = Problem.build(transitions, target, density, gamma)
     console.print(escape(repr(problem)), highlight=False)
-    with ProgressLine(console) as line:
-        estimates = run_all(estimators, problem, seeds=seeds, steps=steps, line=line)
+    with ProgressLine(console) as progress:
+        estimates = run_all(estimators, problem, seeds=seeds, steps=steps, progress=progress)
     out.mkdir(parents=True, exist_ok=True)
     more: dict[str, Any] = {} if report is None else {"behavior_fit": report.as_record()}
     if report is not None and isinstance(density, TanhMixture):
@@ -135,17 +135,19 @@ def evaluate(
     if bandwidths is not None:
         save_figure(bandwidths, out / "bandwidth.png")
     Console().print(estimates_table(estimates))
+    for line in notes_lines(estimates):
+        console.print(line, highlight=False, soft_wrap=True)
     console.print(f"written: {out / RESULT}", highlight=False)
 
 
 def run_all(
-    estimators: list[Estimator], problem: Problem, *, seeds: int, steps: int | None, line: ProgressLine
+    estimators: list[Estimator], problem: Problem, *, seeds: int, steps: int | None, progress: ProgressLine
 ) -> list[Estimate]:
     """Return every estimator's estimate, one after the other."""
     estimates = []
     for estimator in estimators:
-        line.begin(estimator.name)
-        estimates.append(fit(estimator, problem, seeds=seeds, steps=steps, on_progress=line))
+        progress.begin(estimator.name)
+        estimates.append(fit(estimator, problem, seeds=seeds, steps=steps, on_progress=progress))
     return estimates
 
 

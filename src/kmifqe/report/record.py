@@ -15,6 +15,7 @@ import jax
 from kmifqe.data.atomic import whole_file
 from kmifqe.estimators.base import Estimate, plain
 from kmifqe.problem import Problem
+from kmifqe.report.notes import convergence_notes
 
 SCHEMA = "kmifqe.result/1"
 
@@ -42,7 +43,7 @@ def result_record(
         "behavior": behavior,
         "gamma": round(float(problem.gamma), 7),
         "rows": asdict(problem.counts),
-        "estimates": [estimate.to_dict() for estimate in estimates],
+        "estimates": [e.to_dict() | {"notes": convergence_notes(e)} for e in estimates],
         **more,
     }
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+from rich.markup import escape
 from rich.table import Table
 
 from kmifqe.estimators.base import Estimate
+from kmifqe.report.notes import convergence_notes
 
 
 def estimates_table(estimates: list[Estimate], truth: float | None = None) -> Table:
@@ -34,6 +36,15 @@ _INFOS = (("h", "h", "{:.3f}"), ("ess", "ESS", "{:,.0f}"))
 def _last(estimate: Estimate, name: str, pattern: str) -> str:
     series = estimate.infos.get(name)
     return "–" if series is None else pattern.format(float(np.mean(series[-1])))
+
+
+def notes_lines(estimates: list[Estimate]) -> list[str]:
+    """Return one line of markup per note on any estimate."""
+    return [
+        f"[yellow]{estimate.estimator}:[/] {escape(note)}"
+        for estimate in estimates
+        for note in convergence_notes(estimate)
+    ]
 
 
 def duration(seconds: float) -> str:
