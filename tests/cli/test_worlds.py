@@ -137,14 +137,22 @@ def test_ctrl_c_ends_the_workers_and_leaves_no_file(tmp_path, policy):
     before = sorted(tmp_path.iterdir())
     wish = ["collect", "Pendulum-v1", "--policy", str(policy), "-n", "100000000", "--workers", "2"]
     process = subprocess.Popen(
-        [sys.executable, "main.py", *wish], cwd=tmp_path, start_new_session=True, stderr=subprocess.DEVNULL
+        [sys.executable, "main.py", *wish],
+        cwd=tmp_path,
+        start_new_session=True,
+        stderr=subprocess.DEVNULL,
+        # A test run in the background of a shell script ignores SIGINT, and so would every child of it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 60
     while sorted(tmp_path.iterdir()) == before and time.monotonic() < deadline:
         time.sleep(0.1)
     time.sleep(1.0)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the whole group hears it
-    assert process.wait(30) != 0
+    try:
+        assert process.wait(30) != 0
+    finally:
+        process.kill()  # nothing is left running if it did not hear
     assert [path for path in tmp_path.iterdir() if path.suffix == ".hdf5"] == []
     while members_of(process.pid) and time.monotonic() < deadline:
         time.sleep(0.1)
