@@ -27,7 +27,7 @@ def demo(
 ) -> None:
     """Collect a Pendulum log, judge a better policy from it with four estimators, and compare with the truth.
 
-    Takes about four minutes on two cores. Nothing is downloaded: both policies come with the package.
+    Takes about three minutes on two cores. Nothing is downloaded: both policies come with the package.
     """
     console = Console()
     config = DemoConfig()
