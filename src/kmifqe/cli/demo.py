@@ -13,7 +13,7 @@ from rich.console import Console
 from kmifqe.cli.progress import ProgressLine
 from kmifqe.estimators import fit
 from kmifqe.experiments.demo import DemoConfig, demo_estimators, demo_problem
-from kmifqe.report.figures import bandwidth_figure, save_figure, trajectories_figure
+from kmifqe.report.figures import save_figures
 from kmifqe.report.record import result_record, write_record
 from kmifqe.report.tables import duration, estimates_table, notes_lines
 
@@ -73,13 +73,6 @@ def demo(
     )
     write_record(record, out / "result.json")
     references = {"truth": setting.logged_truth, "behaviour": behavior.value}
-    figure = trajectories_figure(
-        estimates,
-        references,
-        title=f"Pendulum with {config.dummies} dummy actions, {config.rows:,} logged steps",
-    )
-    save_figure(figure, out / "trajectories.png")
-    bandwidths = bandwidth_figure(estimates, setting.problem.counts.in_sample)
-    if bandwidths is not None:
-        save_figure(bandwidths, out / "bandwidth.png")
+    title = f"Pendulum with {config.dummies} dummy actions, {config.rows:,} logged steps"
+    save_figures(estimates, setting.problem.counts.in_sample, out, references, title=title)
     console.print(f"written: {out}/result.json, trajectories.png, bandwidth.png", highlight=False)

@@ -24,7 +24,7 @@ from kmifqe.estimators.presets import check_settings
 from kmifqe.policies import check_policy_fits, load_policy
 from kmifqe.policies.base import Policy
 from kmifqe.problem import Problem
-from kmifqe.report.figures import bandwidth_figure, save_figure, trajectories_figure
+from kmifqe.report.figures import save_figures
 from kmifqe.report.record import result_record, write_record
 from kmifqe.report.tables import estimates_table, notes_lines
 
@@ -128,12 +128,7 @@ def evaluate(
         ),
         out / RESULT,
     )
-    save_figure(
-        trajectories_figure(estimates, title=f"{policy} judged from {data}"), out / "trajectories.png"
-    )
-    bandwidths = bandwidth_figure(estimates, problem.counts.in_sample)
-    if bandwidths is not None:
-        save_figure(bandwidths, out / "bandwidth.png")
+    save_figures(estimates, problem.counts.in_sample, out, title=f"{policy} judged from {data}")
     Console().print(estimates_table(estimates))
     for line in notes_lines(estimates):
         console.print(line, highlight=False, soft_wrap=True)

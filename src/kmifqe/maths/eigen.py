@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 JACOBI_MAX_DIM = 6  # above, the library's batched routine is as fast and compiles quicker
-SWEEPS = 6  # Jacobi converges quadratically; float32 is exhausted after five sweeps at d = 6
+SWEEPS = 6  # Jacobi converges quadratically; at d = 5 float32 is exhausted after five sweeps
 
 
 def eigh(S: Float[Array, "d d"]) -> tuple[Float[Array, " d"], Float[Array, "d d"]]:

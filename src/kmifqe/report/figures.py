@@ -74,6 +74,21 @@ def bandwidth_figure(estimates: list[Estimate], rows: int) -> Figure | None:
     return figure
 
 
+def save_figures(
+    estimates: list[Estimate],
+    rows: int,
+    out: Path,
+    references: dict[str, float] | None = None,
+    *,
+    title: str,
+) -> None:
+    """Write trajectories.png, and bandwidth.png where an estimator has a bandwidth, into `out`."""
+    save_figure(trajectories_figure(estimates, references, title=title), out / "trajectories.png")
+    bandwidths = bandwidth_figure(estimates, rows)
+    if bandwidths is not None:
+        save_figure(bandwidths, out / "bandwidth.png")
+
+
 def save_figure(figure: Figure, path: Path) -> None:
     """Write `figure` whole or not at all; the suffix chooses the format."""
     with whole_file(path) as partial:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,10 +78,7 @@ def main(arguments: list[str] | None = None) -> None:
     target, behavior = choose(snapshots(options.seed))
     options.out.mkdir(parents=True, exist_ok=True)
     for name, snapshot in (("pendulum-target", target), ("pendulum-behavior", behavior)):
-        path = options.out / f"{name}.safetensors"
-        unfinished = path.with_suffix(".tmp")
-        snapshot.actor.save(unfinished)
-        os.replace(unfinished, path)
+        snapshot.actor.save(options.out / f"{name}.safetensors")
     (options.out / "README.md").write_text(_readme(options.seed, target, behavior), encoding="utf-8")
 
 
