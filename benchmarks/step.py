@@ -86,7 +86,7 @@ def kmifqe_seconds(rows: int, per_dimension: bool) -> tuple[float, float]:
         return jax.lax.scan(one, state, jnp.arange(STEPS))[0]
 
     step = seconds_per_call(steps, state, problem) / STEPS
-    return step, seconds_per_call(jax.jit(estimator.refresh), state, problem, repeats=2)
+    return step, seconds_per_call(jax.jit(estimator.refresh), 0, state, problem, repeats=2)
 
 
 def main() -> None:

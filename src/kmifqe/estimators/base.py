@@ -22,6 +22,8 @@ class Estimator(NamedTuple):
 
     `refresh` runs after every `refresh_every` steps, outside the scan of steps: what is recomputed for all n
     rows (KMIFQE's Hessians) would, as a branch inside `step`, be carried and selected at every step.
+    At a multiple of `restart_every` steps, before its refresh, a state can be rebuilt from what is left when
+    the fields named in `refreshed` are taken out: the refresh recomputes those. 0: at any step.
     """
 
     name: str
@@ -30,8 +32,10 @@ class Estimator(NamedTuple):
     step: Callable[[Array, Array, State, Problem], tuple[State, Info]]  # key, t, state, problem
     value: Callable[[State, Problem], Float[Array, ""]]
     default_steps: int
-    refresh: Callable[[State, Problem], State] | None = None
+    refresh: Callable[[Array, State, Problem], State] | None = None  # t, state, problem
     refresh_every: int = 0
+    refreshed: tuple[str, ...] = ()
+    restart_every: int = 0
 
 
 @dataclass(frozen=True)

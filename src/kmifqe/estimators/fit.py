@@ -120,7 +120,7 @@ def _advance(
         stop = min(end, (start // period + 1) * period) if period else end
         state, info = _run_steps(estimator, stop - start, keys, state, problem, jnp.int32(start))
         if estimator.refresh is not None and stop % period == 0:
-            state = _refresh(estimator.refresh, state, problem)
+            state = _refresh(estimator.refresh, jnp.int32(stop), state, problem)
         for name, total in info.items():
             sums[name] = sums.get(name, 0.0) + total
         start = stop
@@ -141,6 +141,8 @@ def _run_steps(
     return state, jax.tree.map(lambda series: series.sum(axis=0), infos)
 
 
-@partial(jax.jit, static_argnums=0, donate_argnums=1)
-def _refresh(refresh: Callable[[State, Problem], State], state: State, problem: Problem) -> State:
-    return jax.vmap(refresh, in_axes=(0, None))(state, problem)
+@partial(jax.jit, static_argnums=0, donate_argnums=2)
+def _refresh(
+    refresh: Callable[[Array, State, Problem], State], t: Array, state: State, problem: Problem
+) -> State:
+    return jax.vmap(refresh, in_axes=(None, 0, None))(t, state, problem)

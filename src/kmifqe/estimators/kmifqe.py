@@ -155,7 +155,7 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
             params, optimizer.init(params), *ahead, h=jnp.float32(h), log_v=jnp.float32(jnp.nan)
         )
 
-    def refresh(state: KMIFQEState, problem: Problem) -> KMIFQEState:
+    def refresh(t: Array, state: KMIFQEState, problem: Problem) -> KMIFQEState:
         ahead = look_ahead(state.params, problem, learn_metric=config.metric == "learned")
         return KMIFQEState(state.params, state.opt_state, *ahead, h=state.h, log_v=state.log_v)
 
@@ -250,4 +250,6 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
         default_steps=1_000_000,
         refresh=refresh,
         refresh_every=config.target_period,
+        refreshed=("squared", "laplacian", "next_value", "target_value"),
+        restart_every=config.target_period,
     )
