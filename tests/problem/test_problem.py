@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import jax
 import numpy as np
 import pytest
 
-from kmifqe import problem as problem_module
 from kmifqe.behavior.base import Logged
 from kmifqe.data.transitions import Transitions
 from kmifqe.errors import InputError
-from kmifqe.problem import Problem, RowCounts
+from kmifqe.problem import Problem, RowCounts, chunks
+from kmifqe.problem import problem as problem_module
 from kmifqe.worlds.lqr import random_lqr
 
 # Three episodes: rows 0-2 end in a terminal, rows 3-4 and row 5-6 are cut by a time limit.
@@ -65,14 +65,14 @@ def build(
 
 def test_without_next_observations_the_last_row_of_a_cut_episode_is_dropped() -> None:
     p = build(tiny_log())
-    np.testing.assert_array_equal(p.rewards, [0, 1, 2, 3, 5])  # rows 4 and 6 have no next state
-    np.testing.assert_array_equal(p.states[:, 0], [1, 2, 3, 4, 6])
-    np.testing.assert_array_equal(p.next_states, [[2, 20], [3, 30], [0, 0], [5, 50], [7, 70]])
-    np.testing.assert_array_equal(p.has_next_state, [True, True, False, True, True])
-    np.testing.assert_allclose(p.next_actions[:, 0], [0.2, 0.3, 0.0, 0.5, 0.7])
-    np.testing.assert_array_equal(p.terminated, [False, False, True, False, False])
-    np.testing.assert_array_equal(p.target_actions[:, 0], [1.0, 1.5, 0.0, 2.5, 3.5])
-    np.testing.assert_array_equal(p.episode, [0, 0, 0, 1, 2])
+    np.testing.assert_array_equal(p.rewards, [0, 1, 3, 5, 2])  # rows 4 and 6 have no next state
+    np.testing.assert_array_equal(p.states[:, 0], [1, 2, 4, 6, 3])
+    np.testing.assert_array_equal(p.next_states, [[2, 20], [3, 30], [5, 50], [7, 70], [0, 0]])
+    np.testing.assert_array_equal(p.has_next_state, [True, True, True, True, False])
+    np.testing.assert_allclose(p.next_actions[:, 0], [0.2, 0.3, 0.5, 0.7, 0.0])
+    np.testing.assert_array_equal(p.terminated, [False, False, False, False, True])
+    np.testing.assert_array_equal(p.target_actions[:, 0], [1.0, 1.5, 2.5, 3.5, 0.0])
+    np.testing.assert_array_equal(p.episode, [0, 0, 1, 2, 0])
     assert p.counts == RowCounts(
         logged=7, used=5, in_sample=5, without_next_state=2, without_next_action=0, terminated=1, episodes=3
     )
@@ -80,12 +80,12 @@ def test_without_next_observations_the_last_row_of_a_cut_episode_is_dropped() ->
 
 def test_with_next_observations_it_stays_for_fqe_behind_the_rows_for_in_sample_learning() -> None:
     p = build(tiny_log(next_states=True))
-    np.testing.assert_array_equal(p.rewards, [0, 1, 2, 3, 5, 4, 6])  # rows 4 and 6 last
-    np.testing.assert_array_equal(p.next_states[:, 0], [2, 3, 9, 5, 7, 8, 11])
+    np.testing.assert_array_equal(p.rewards, [0, 1, 3, 5, 2, 4, 6])  # rows 4 and 6 last
+    np.testing.assert_array_equal(p.next_states[:, 0], [2, 3, 5, 7, 9, 8, 11])
     assert p.has_next_state.all()
-    np.testing.assert_array_equal(p.target_actions[:, 0], [1.0, 1.5, 4.5, 2.5, 3.5, 4.0, 5.5])
-    np.testing.assert_allclose(p.next_actions[:, 0], [0.2, 0.3, 0.0, 0.5, 0.7, 0.0, 0.0])
-    np.testing.assert_array_equal(p.episode, [0, 0, 0, 1, 2, 1, 2])
+    np.testing.assert_array_equal(p.target_actions[:, 0], [1.0, 1.5, 2.5, 3.5, 4.5, 4.0, 5.5])
+    np.testing.assert_allclose(p.next_actions[:, 0], [0.2, 0.3, 0.5, 0.7, 0.0, 0.0, 0.0])
+    np.testing.assert_array_equal(p.episode, [0, 0, 1, 2, 0, 1, 2])
     assert p.counts == RowCounts(
         logged=7, used=7, in_sample=5, without_next_state=0, without_next_action=2, terminated=1, episodes=3
     )
@@ -100,15 +100,26 @@ def test_first_states_are_those_of_episodes_and_the_target_acts_at_them() -> Non
 def test_the_state_after_a_terminal_row_never_comes_from_the_next_episode() -> None:
     log = tiny_log(next_states=True)
     p = build(log)
-    assert p.next_states[2, 0] == 9.0  # as logged, not 4, the next episode's first state
-    assert not build(tiny_log()).next_states[2].any()
+    assert p.next_states[4, 0] == 9.0  # as logged, not 4, the next episode's first state
+    assert not build(tiny_log()).next_states[4].any()
+
+
+def test_in_sample_rows_that_go_on_come_first_then_the_terminal_ones_then_the_rest() -> None:
+    p = build(tiny_log(next_states=True))
+    going_on, in_sample = p.counts.going_on, p.counts.in_sample
+    assert (going_on, in_sample, len(p)) == (4, 5, 7)
+    assert not p.terminated[:going_on].any()
+    assert p.terminated[going_on:in_sample].all()
+    assert not p.terminated[in_sample:].any()
+    for part in (slice(going_on), slice(going_on, in_sample), slice(in_sample, None)):
+        assert (np.diff(p.rewards[part]) > 0).all()  # rewards number the rows of the log
 
 
 @pytest.mark.parametrize("next_states", [False, True])
 def test_logged_densities_are_those_of_the_next_row_of_the_same_episode(next_states: bool) -> None:
     p = build(tiny_log(next_states=next_states, log_mu=LOG_MU), behavior=Logged())
     assert p.log_mu is not None
-    in_sample = [-2.0, -3.0, 0.0, -5.0, -7.0]  # row i carries row i+1's; 0 where a terminal row has no a'
+    in_sample = [-2.0, -3.0, -5.0, -7.0, 0.0]  # row i carries row i+1's; 0 where a terminal row has no a'
     np.testing.assert_array_equal(p.log_mu[:, 0], in_sample + [0.0, 0.0] * next_states)
     assert p.log_mu_target is None
 
@@ -120,7 +131,7 @@ def test_logged_densities_may_be_per_dimension() -> None:
     )
     p = build(log, lambda s: np.zeros((len(s), 2), np.float32), behavior=Logged())
     assert p.log_mu is not None
-    np.testing.assert_array_equal(p.log_mu, [[-2, -20], [-3, -30], [0, 0], [-5, -50], [-7, -70]])
+    np.testing.assert_array_equal(p.log_mu, [[-2, -20], [-3, -30], [-5, -50], [-7, -70], [0, 0]])
 
 
 def test_known_densities_are_asked_at_the_next_state() -> None:
@@ -128,9 +139,9 @@ def test_known_densities_are_asked_at_the_next_state() -> None:
     assert p.log_mu is not None
     assert p.log_mu_target is not None
     # −s'₁ − a'; 0 where there is no a'
-    np.testing.assert_allclose(p.log_mu[:, 0], [-2.2, -3.3, 0, -5.5, -7.7, 0, 0], rtol=1e-6)
+    np.testing.assert_allclose(p.log_mu[:, 0], [-2.2, -3.3, -5.5, -7.7, 0, 0, 0], rtol=1e-6)
     # −s'₁ − s'₁/2; 0 where the episode terminated
-    np.testing.assert_allclose(p.log_mu_target, [-3, -4.5, 0, -7.5, -10.5, -12, -16.5], rtol=1e-6)
+    np.testing.assert_allclose(p.log_mu_target, [-3, -4.5, -7.5, -10.5, 0, -12, -16.5], rtol=1e-6)
 
 
 def test_a_factorised_density_gives_one_column_a_dimension_and_their_sum_is_the_total() -> None:
@@ -167,7 +178,7 @@ def test_chunks_change_nothing(chunk: int, monkeypatch: pytest.MonkeyPatch) -> N
     world = random_lqr(0, 2, 3)
     log = world.collect(0, 5, 6)
     whole = build(log, world.policy, behavior=world.behavior)
-    monkeypatch.setattr(problem_module, "CHUNK", chunk)
+    monkeypatch.setattr(chunks, "CHUNK", chunk)
     rows_asked: list[int] = []
 
     def policy(states: np.ndarray) -> np.ndarray:
@@ -247,7 +258,7 @@ def test_the_policy_is_asked_only_at_logged_states() -> None:
 
     p = build(tiny_log(), unit_length, behavior=Asked())
     assert np.isfinite(p.target_actions).all()
-    assert p.target_actions[2, 0] == 0.0
+    assert p.target_actions[4, 0] == 0.0
 
 
 def test_wrong_policy_width_is_named() -> None:
@@ -292,7 +303,7 @@ def test_a_density_of_zero_at_a_target_action_is_no_mistake() -> None:
 
     p = build(tiny_log(), behavior=NoneAbove())
     assert p.log_mu_target is not None
-    np.testing.assert_array_equal(p.log_mu_target, [-np.inf, -np.inf, 0.0, -np.inf, -np.inf])
+    np.testing.assert_array_equal(p.log_mu_target, [-np.inf, -np.inf, -np.inf, -np.inf, 0.0])
 
 
 @pytest.mark.parametrize("gamma", [1.0, -0.1, 1.5, float("nan")])
@@ -309,14 +320,76 @@ def test_logged_densities_that_are_missing_are_named() -> None:
 
 
 def test_a_log_of_cut_episodes_of_length_one_has_no_next_action_anywhere() -> None:
-    log = Transitions.from_arrays(
-        STATES, ACTIONS, REWARDS, np.zeros(7), np.ones(7), NEXT_STATES, name="short"
-    )
-    with pytest.raises(InputError, match="short: no row has a next action"):
-        build(log)
+    short = (STATES, ACTIONS, REWARDS, np.zeros(7), np.ones(7))
+    problem = build(Transitions.from_arrays(*short, NEXT_STATES))
+    assert (problem.counts.used, problem.counts.in_sample, problem.counts.without_next_action) == (7, 0, 7)
+    with pytest.raises(InputError, match=r"short: no row has a next state; .* next_observations is missing"):
+        build(Transitions.from_arrays(*short, name="short"))
 
 
 def test_a_problem_says_what_it_holds_in_one_line() -> None:
     assert repr(build(tiny_log(next_states=True))) == (
         "Problem(7 of 7 rows, 5 for in-sample learning, 3 episodes, states 2, actions 1, gamma 0.9)"
     )
+
+
+def same_leaves(one: Problem, other: Problem) -> None:
+    for field in fields(one):
+        if field.name != "counts" and getattr(one, field.name) is not None:
+            np.testing.assert_array_equal(getattr(one, field.name), getattr(other, field.name), field.name)
+    assert one.counts == other.counts
+
+
+def test_a_problem_in_host_memory_holds_the_same_numbers_and_comes_back() -> None:
+    p = build(tiny_log(), behavior=Density())
+    built = Problem.build(tiny_log(), half_of_first_column, Density(), 0.9, place="host")
+    for host in (p.on_host(), built, built.on_host()):
+        assert host.is_on_host
+        assert (host.state_dim, host.action_dim, len(host)) == (2, 1, 5)
+        same_leaves(p, host)
+        assert repr(host).endswith("gamma 0.9, in host memory)")
+        same_leaves(p, host.on_device())
+    assert not p.is_on_host
+
+
+def test_the_wide_fields_move_and_the_bytes_with_them() -> None:
+    p = build(tiny_log(), behavior=Density())
+    host = p.on_host()
+    wide = 4 * 5 * (2 * 2 + 3 * 1)  # s and s', a, a' and π̃(s')
+    assert (p.host_bytes, host.host_bytes) == (0, wide)
+    tickets = 5 * 4
+    assert host.device_bytes == p.device_bytes - wide + tickets
+
+
+def test_a_released_problem_gives_its_wide_fields_up() -> None:
+    p = build(tiny_log())
+    expected = np.array(p.next_states)
+    host = p.on_host(release=True)
+    np.testing.assert_array_equal(host.next_states, expected)
+    assert p.next_states.is_deleted()
+
+
+@pytest.mark.parametrize("free, on_host", [(100, True), (10_000, False), (None, False)])
+def test_data_too_large_for_the_device_stays_in_host_memory(
+    free: int | None, on_host: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(problem_module, "free_device_bytes", lambda: free)
+    assert build(tiny_log()).is_on_host == on_host
+
+
+def test_an_unknown_place_is_refused() -> None:
+    with pytest.raises(InputError, match="place is 'disk'; expected 'auto', 'device' or 'host'"):
+        Problem.build(tiny_log(), half_of_first_column, None, 0.9, place="disk")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("host", [False, True])
+def test_the_head_of_a_problem_is_its_first_rows(host: bool) -> None:
+    p = build(tiny_log(next_states=True), behavior=Density())
+    p = p.on_host() if host else p
+    head = p.head(3)
+    np.testing.assert_array_equal(head.states, np.asarray(p.states)[:3])
+    np.testing.assert_array_equal(head.log_mu, p.log_mu[:3])
+    assert (len(head), head.counts.in_sample, head.counts.going_on) == (3, 3, 3)
+    whole = p.head(100)  # in-sample rows only
+    assert (len(whole), whole.counts.in_sample, whole.counts.going_on) == (5, 5, 4)
+    assert whole.is_on_host == host
