@@ -25,7 +25,7 @@ def estimate(values: np.ndarray = VALUES, **changes) -> Estimate:
         steps=10,
         values=values,
         recorded_steps=np.array([5, 10]),
-        trajectory=np.stack([0 * values, values]),
+        trajectory=np.stack([np.where(np.isfinite(values), 0.0, values), values]),
         infos={"loss": np.ones((2, len(values)))},
         seconds=1.23456,
         device="cpu",
@@ -43,10 +43,27 @@ def test_the_discounted_return_is_the_value_over_one_minus_gamma() -> None:
     assert estimate().discounted_return == 12.0
 
 
-def test_one_line_says_it_all() -> None:
-    assert repr(estimate()) == (
-        "Estimate(fqe: V = 3.0000 ± 2.6458 over 3 seeds, discounted return 12.000, 10 steps, 1.2 s)"
-    )
+@pytest.mark.parametrize(
+    "values, said",
+    [
+        (VALUES, "V = 3 ± 2.65 over 3 seeds, discounted return 12"),
+        (VALUES * 1e-6, "V = 3e-06 ± 2.65e-06 over 3 seeds, discounted return 1.2e-05"),
+        ([1.0, np.inf, 2.0, np.nan], "V = 1.5 ± 0.707 over 2 of 4 seeds, discounted return 6"),
+    ],
+)
+def test_one_line_says_it_all_at_any_scale(values: np.ndarray, said: str) -> None:
+    assert repr(estimate(np.asarray(values))) == f"Estimate(fqe: {said}, 10 steps, 1.2 s)"
+
+
+def test_a_seed_that_diverged_leaves_the_figures_of_the_others() -> None:
+    mixed, others = estimate(np.array([np.nan, *VALUES, -np.inf])), estimate()
+    for figure in ("value", "spread", "standard_error", "discounted_return"):
+        assert getattr(mixed, figure) == getattr(others, figure)
+    assert (mixed.diverged, others.diverged) == (2, 0)
+    assert mixed.to_dict()["diverged"] == 2
+    none = estimate(np.array([np.nan, np.inf]))
+    assert np.isnan([none.value, none.spread, none.standard_error, none.discounted_return]).all()
+    assert none.diverged == 2
 
 
 def test_one_seed_has_no_spread() -> None:

@@ -28,6 +28,28 @@ def test_presets_are_the_columns_of_the_papers_appendix(
     assert {field: getattr(config, field) for field in expected} == expected
 
 
+@pytest.mark.parametrize(
+    "preset, column", [("pendulum-fast", "pendulum"), ("mujoco-fast", "mujoco"), ("d4rl-fast", "d4rl")]
+)
+def test_a_fast_preset_changes_the_schedule_and_not_the_problem(preset: str, column: str) -> None:
+    paper, fast = make_estimator("kmifqe", column), make_estimator("kmifqe", preset)
+    changed = {f for f, value in vars(paper.config).items() if getattr(fast.config, f) != value}
+    schedule = {"learning_rate", "target_period", "bandwidth_period", "metric_period"}
+    assert changed == schedule | {"decay_steps"}
+    assert paper.default_steps >= 10 * fast.default_steps
+    assert fast.config.decay_steps == fast.default_steps
+
+
+def test_a_fast_presets_learning_rate_falls_over_the_steps_that_are_asked_for() -> None:
+    assert make_estimator("kmifqe", "fast", steps=500).config.decay_steps == 500
+    assert make_estimator("kmifqe", "mujoco", steps=500).config.decay_steps == 0
+
+
+def test_a_fast_preset_leaves_the_baselines_settings_alone() -> None:
+    for name in ("fqe", "sr-dice"):
+        assert make_estimator(name, "mujoco-fast").config == make_estimator(name, "mujoco").config
+
+
 def test_settings_are_read_as_the_type_of_their_field() -> None:
     settings = ["hidden=64", "learning_rate=1e-3", "clip=0,inf", "clip_per_dimension=TRUE", "metric=identity"]
     config = make_estimator("kmifqe", settings=[*settings, "bandwidth=0.5"]).config

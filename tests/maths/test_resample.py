@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kmifqe.maths.resample import resample
+from kmifqe.maths.resample import draw, partial_sums, resample
 
 
 @pytest.mark.parametrize("n", [1, 63, 64, 65, 5000])
@@ -46,3 +46,11 @@ def test_neighbours_stay_apart_among_a_million_rows():
     share = 0.01 / 2.0
     assert abs(len(late) / len(rows) - share) < 4 * np.sqrt(share / len(rows))
     assert abs((late % 2).mean() - 0.5) < 4 * 0.5 / np.sqrt(len(late))
+
+
+@pytest.mark.parametrize("n", [1, 65, 5000])
+def test_the_least_and_the_largest_number_lead_to_the_first_and_the_last_row(n):
+    sums = partial_sums(jnp.ones(n))
+    u = jnp.array([0.0, 1.0 - 2.0**-24])
+    rows = draw(jnp.broadcast_to(u, (len(sums), 2)), sums)
+    assert rows.tolist() == [0, n - 1]

@@ -32,8 +32,9 @@ class Estimator(NamedTuple):
     step: Callable[[Array, Array, State, Problem], tuple[State, Info]]  # key, t, state, problem
     value: Callable[[State, Problem], Float[Array, ""]]
     default_steps: int
-    refresh: Callable[[Array, State, Problem], State] | None = None  # t, state, problem
+    refresh: Callable[[str, State, Problem], State] | None = None  # kind, state, problem
     refresh_every: int = 0
+    refresh_kind: Callable[[int], str] = lambda step: "all"  # what is due after so many steps
     refreshed: tuple[str, ...] = ()
     restart_every: int = 0
 
@@ -59,19 +60,29 @@ class Estimate:
     final_state: State = None
 
     @property
+    def known(self) -> np.ndarray:
+        """V̂ of the seeds that ended with a finite one: seeds train apart, so one that diverged spoils no other."""
+        return self.values[np.isfinite(self.values)]
+
+    @property
+    def diverged(self) -> int:
+        """How many seeds ended without a finite V̂; the figures below are about the others."""
+        return len(self.values) - len(self.known)
+
+    @property
     def value(self) -> float:
-        """V̂: the mean over seeds."""
-        return float(np.mean(self.values))
+        """V̂: the mean over seeds; NaN if none has a value."""
+        return float(np.mean(self.known)) if len(self.known) else float("nan")
 
     @property
     def spread(self) -> float:
-        """Standard deviation of V̂ over seeds; NaN for a single seed."""
-        return float(np.std(self.values, ddof=1)) if len(self.values) > 1 else float("nan")
+        """Standard deviation of V̂ over seeds; NaN for fewer than two."""
+        return float(np.std(self.known, ddof=1)) if len(self.known) > 1 else float("nan")
 
     @property
     def standard_error(self) -> float:
         """Standard error of the mean over seeds: training noise only, not the finite log's."""
-        return self.spread / float(np.sqrt(len(self.values)))
+        return self.spread / float(np.sqrt(max(len(self.known), 1)))
 
     @property
     def discounted_return(self) -> float:
@@ -91,6 +102,7 @@ class Estimate:
             "standard_error": plain(self.standard_error),
             "discounted_return": plain(self.discounted_return),
             "values": plain(self.values),
+            "diverged": self.diverged,
             "trajectory": {
                 "step": plain(self.recorded_steps),
                 "value": plain(self.trajectory),
@@ -101,9 +113,10 @@ class Estimate:
         }
 
     def __repr__(self) -> str:
+        seeds = f"{len(self.known)} of {len(self.seeds)}" if self.diverged else f"{len(self.seeds)}"
         return (
-            f"Estimate({self.estimator}: V = {self.value:.4f} ± {self.spread:.4f} over {len(self.seeds)} seeds, "
-            f"discounted return {self.discounted_return:.3f}, {self.steps:,} steps, {self.seconds:.1f} s)"
+            f"Estimate({self.estimator}: V = {self.value:.5g} ± {self.spread:.3g} over {seeds} seeds, "
+            f"discounted return {self.discounted_return:.5g}, {self.steps:,} steps, {self.seconds:.1f} s)"
         )
 
 
@@ -127,7 +140,17 @@ def check_config(config: Any) -> None:
     """Refuse a config whose counts, rates or input scale make no sense, naming the field and the value."""
     for name, value in asdict(config).items():
         if (
-            name in ("hidden", "features", "batch", "ratio_batch", "target_period", "value_rows")
+            name
+            in (
+                "hidden",
+                "features",
+                "batch",
+                "ratio_batch",
+                "target_period",
+                "value_rows",
+                "bandwidth_period",
+                "metric_period",
+            )
             and value < 1
         ):
             raise InputError(f"{name} is {value}; expected a whole number of at least 1")
@@ -145,9 +168,18 @@ def network_input(problem: Problem, states: Array, actions: Array, inputs: str) 
     """Return [s, a] as a network takes it: "raw", or "standardized" with actions scaled to [−1, 1]."""
     if inputs == "raw":
         return jnp.concatenate([states, actions], axis=-1)
+    return jnp.concatenate([standardized(problem, states), scaled(problem, actions)], axis=-1)
+
+
+def standardized(problem: Problem, states: Float[Array, "... q"]) -> Float[Array, "... q"]:
+    """Return states with the log's mean taken off, in its standard deviations."""
+    return (states - problem.state_mean) / problem.state_std
+
+
+def scaled(problem: Problem, actions: Float[Array, "... d"]) -> Float[Array, "... d"]:
+    """Return actions with the action box as [−1, 1]."""
     middle, half = action_scale(problem)
-    scaled_states = (states - problem.state_mean) / problem.state_std
-    return jnp.concatenate([scaled_states, (actions - middle) / half], axis=-1)
+    return (actions - middle) / half
 
 
 def action_scale(problem: Problem) -> tuple[Float[Array, " d"], Float[Array, " d"]]:

@@ -12,6 +12,7 @@ import optax
 from jaxtyping import Array, Float
 
 from kmifqe.estimators.base import Estimator, Info, check_config, network_input
+from kmifqe.estimators.scales import in_unit, input_scale, reward_scale
 from kmifqe.maths.mlp import Layers, apply_layers, init_layers
 from kmifqe.problem import Problem
 
@@ -31,11 +32,13 @@ class FQEConfig:
 
 
 class FQEState(NamedTuple):
-    """Networks and optimiser."""
+    """Networks and optimiser, and the units they learn in."""
 
     params: Layers
     target: Layers
     opt_state: optax.OptState
+    reward_scale: Float[Array, ""]
+    input_scale: Float[Array, " q+d"]
 
 
 PAPER = FQEConfig()
@@ -46,32 +49,35 @@ def fqe(config: FQEConfig = PAPER) -> Estimator:
     """Return FQE: Q(s, a) ← r + γ Q̄(s', π̃(s')), rewards and Q unnormalised, target moved softly."""
     optimizer = optax.adam(config.learning_rate)
 
-    def q(params: Layers, problem: Problem, states: Array, actions: Array) -> Array:
-        return apply_layers(params, network_input(problem, states, actions, config.inputs))[:, 0]
+    def q(params: Layers, scale: Array, problem: Problem, states: Array, actions: Array) -> Array:
+        x = in_unit(network_input(problem, states, actions, config.inputs), scale)
+        return apply_layers(params, x)[:, 0]
 
     def init(key: Array, problem: Problem) -> FQEState:
         inputs = problem.state_dim + problem.action_dim
         params = init_layers(key, (inputs, config.hidden, config.hidden, 1))
-        return FQEState(params, params, optimizer.init(params))
+        scales = reward_scale(problem), input_scale(problem, config.inputs)
+        return FQEState(params, params, optimizer.init(params), *scales)
 
     def step(key: Array, t: Array, state: FQEState, problem: Problem) -> tuple[FQEState, Info]:
         rows = jax.random.randint(key, (config.batch,), 0, len(problem))
         bootstrap = problem.gamma * ~problem.terminated[rows]
-        next_q = q(state.target, problem, problem.next_states[rows], problem.target_actions[rows])
-        goal = problem.rewards[rows] + bootstrap * next_q
+        next_states, target_actions = problem.next_states[rows], problem.target_actions[rows]
+        next_q = q(state.target, state.input_scale, problem, next_states, target_actions)
+        goal = in_unit(problem.rewards[rows], state.reward_scale) + bootstrap * next_q
 
         def loss(params: Layers) -> Float[Array, ""]:
-            return jnp.mean((q(params, problem, problem.states[rows], problem.actions[rows]) - goal) ** 2)
+            told = q(params, state.input_scale, problem, problem.states[rows], problem.actions[rows])
+            return jnp.mean((told - goal) ** 2)
 
         error, gradient = jax.value_and_grad(loss)(state.params)
         updates, opt_state = optimizer.update(gradient, state.opt_state)
         params = optax.apply_updates(state.params, updates)
         target = optax.incremental_update(params, state.target, config.tau)
-        return FQEState(params, target, opt_state), {"loss": error}
+        return state._replace(params=params, target=target, opt_state=opt_state), {"loss": error}
 
     def value(state: FQEState, problem: Problem) -> Float[Array, ""]:
-        return (1.0 - problem.gamma) * jnp.mean(
-            q(state.params, problem, problem.first_states, problem.first_actions)
-        )
+        told = q(state.params, state.input_scale, problem, problem.first_states, problem.first_actions)
+        return (1.0 - problem.gamma) * jnp.mean(told) * state.reward_scale
 
     return Estimator("fqe", config, init, step, value, default_steps=1_000_000)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import NamedTuple
 
 import jax
@@ -13,15 +13,22 @@ from jaxtyping import Array, Float
 
 from kmifqe.errors import InputError
 from kmifqe.estimators.base import Estimator, Info, action_scale, check_config, network_input
+from kmifqe.estimators.look_ahead import Ahead, look_ahead, new_values
+from kmifqe.estimators.scales import in_unit, reward_scale
 from kmifqe.maths import mlp
 from kmifqe.maths.bandwidth import optimal_bandwidth, variance_term
-from kmifqe.maths.kernel import clipped_weight, effective_sample_size
-from kmifqe.maths.metric import metric_root
-from kmifqe.maths.resample import resample
+from kmifqe.maths.envelope import LARGEST_LOG, Accepted, Envelope, Interval, build_envelope, draw_accepted
+from kmifqe.maths.kernel import clipped_weight, log_clipped_weight
+from kmifqe.maths.minibatch import minibatch_pass
+from kmifqe.maths.random_words import row_numbers, uniforms
+from kmifqe.maths.resample import draw
 from kmifqe.problem import Problem
 
-REFRESH_CHUNK = {"cpu": 1_024}  # rows whose Hessians are in flight at once: what a core's cache holds
-DEVICE_REFRESH_CHUNK = 16_384  # elsewhere: enough to fill the device
+# A minibatch's log h scatters by 0.6/(d + 4) and now and then jumps up by five times that (docs/speed.md); the
+# envelope covers both, and is rebuilt when the running mean of log h has moved by DRIFT.
+BELOW, ABOVE, DRIFT = 1.5, 4.0, 0.5  # in 1/(d + 4)
+PROPOSALS = 2  # a row: over that interval at least 0.6 of the proposals are accepted
+RUNNING = 0.05  # weight of a step in the running mean of log h
 
 
 @dataclass(frozen=True)
@@ -46,6 +53,10 @@ class KMIFQEConfig:
     clip: tuple[float, float] = (1e-3, 2.0)  # of the weight, or of each dimension's ratio
     clip_per_dimension: bool = False  # True for the paper's MuJoCo tasks; needs a density that factorises
     density_floor: float = 1e-5  # of μ(π̃(s')|s') inside v (fitted μ: 1e-3)
+    bandwidth_period: int = 1  # steps between new bandwidths
+    metric_period: int = 1  # target copies between new metrics; in between only the bootstrap values are new
+    envelope_period: int = 50  # steps between looks at h's drift; 0: every weight anew at every step
+    precision: str = "mixed"  # of matrix products on a GPU: float16/bfloat16 with float32 sums; or "float32"
 
     def __post_init__(self) -> None:
         check_config(self)
@@ -61,7 +72,9 @@ class KMIFQEConfig:
         low, high = self.bandwidth_bounds
         if not 0 < low < high < float("inf"):
             raise InputError(f"bandwidth_bounds is [{low}, {high}]; expected 0 < low < high, finite")
-        for name in ("metric_floor", "density_floor", "decay_steps"):
+        if self.precision not in ("mixed", "float32"):
+            raise InputError(f"precision is {self.precision!r}; expected 'mixed' or 'float32'")
+        for name in ("metric_floor", "density_floor", "decay_steps", "envelope_period"):
             if not getattr(self, name) >= 0:
                 raise InputError(f"{name} is {getattr(self, name)}; expected 0 or more")
 
@@ -75,12 +88,12 @@ class KMIFQEState(NamedTuple):
 
     params: mlp.QParams
     opt_state: optax.OptState
-    squared: Float[Array, "n k"]  # z² per dimension (k = d) or ‖z‖² (k = 1), z = Lᵀ(a' − π̃(s'))
-    laplacian: Float[Array, " n"]  # tr ∇²ₐQ̄ at (s', π̃(s')); 0 on terminal rows
-    next_value: Float[Array, " n"]  # Q̄(s', a'); 0 on terminal rows
-    target_value: Float[Array, " n"]  # Q̄(s', π̃(s')); 0 on terminal rows
+    ahead: Ahead
+    envelope: Envelope
     h: Float[Array, ""]
+    log_h: Float[Array, ""]  # running mean of log h, what the envelope is built around
     log_v: Float[Array, ""]  # running log of v, used where μ(π̃(s')|s') is unknown
+    reward_scale: Float[Array, ""]  # the unit Q is learned in
 
 
 PAPER = KMIFQEConfig()
@@ -89,157 +102,230 @@ PAPER = KMIFQEConfig()
 @cache  # one set of functions per config, so that jit compiles it once
 def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
     """Return KMIFQE, Algorithm 1: per step h*, weights, resampling, TD update; per copy Hessians and metrics."""
-    optimizer = optax.adam(
-        optax.cosine_decay_schedule(config.learning_rate, config.decay_steps, alpha=0.01)
-        if config.decay_steps
-        else config.learning_rate
+    optimizer = optax.flatten(  # one vector: one kernel instead of one for every layer's weights
+        optax.adam(
+            optax.cosine_decay_schedule(config.learning_rate, config.decay_steps, alpha=0.01)
+            if config.decay_steps
+            else config.learning_rate
+        )
     )
+    metric_floor = config.metric_floor if config.metric == "learned" else None
+    follows = config.bandwidth is None and config.envelope_period > 0  # else one h, or weights at every step
 
     def inputs(problem: Problem, states: Array, actions: Array) -> Array:
         return network_input(problem, states, actions, "standardized")
 
-    def log_mu(problem: Problem) -> Float[Array, "n k"]:
-        """Return log μ(a'|s') in the units of the kernel, as many columns as the weight has factors."""
+    def factors(problem: Problem) -> int:
+        return problem.action_dim if config.clip_per_dimension else 1
+
+    def check_problem(problem: Problem) -> None:
+        if problem.counts.in_sample == 0:
+            raise InputError(
+                "KMIFQE learns from logged next actions, and no row has one: every episode is cut after one step; "
+                "FQE and SR-DICE need none"
+            )
         if problem.log_mu is None:
             raise InputError("KMIFQE needs a behaviour density; the problem was built with behavior=None")
-        n = problem.counts.in_sample
+        if config.clip_per_dimension and problem.log_mu.shape[1] != problem.action_dim:
+            raise InputError(
+                "clip_per_dimension needs a behaviour density that factorises over action dimensions"
+            )
+
+    def log_mu(problem: Problem, rows: Array | slice) -> Float[Array, "rows k"]:
+        """Return log μ(a'|s') of rows in the units of the kernel, as many columns as the weight has factors."""
         _, half = action_scale(problem)
-        columns = problem.log_mu[:n]
+        assert problem.log_mu is not None  # check_problem has looked
+        columns = problem.log_mu[rows]
         if config.clip_per_dimension:
-            if columns.shape[1] != problem.action_dim:
-                raise InputError(
-                    "clip_per_dimension needs a behaviour density that factorises over action dimensions"
-                )
             return columns + jnp.log(half)
         return columns.sum(axis=1, keepdims=True) + jnp.sum(jnp.log(half))
 
-    def look_ahead(
-        params: mlp.QParams, problem: Problem, learn_metric: bool
-    ) -> tuple[Array, Array, Array, Array]:
-        """Return what a new target network says of every in-sample row: the four arrays of the state."""
-        d, n = problem.action_dim, problem.counts.in_sample
-        _, half = action_scale(problem)
-
-        def one(row: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
-            next_state, next_action, target_action, terminated = row
-            at_target = inputs(problem, next_state, target_action)
-            H = mlp.action_hessian(params, at_target, d)
-            z = (next_action - target_action) / half
-            if learn_metric:
-                z = metric_root(H, config.metric_floor) @ z
-            squared = z**2 if config.clip_per_dimension else jnp.sum(z**2, keepdims=True)
-            going_on = jnp.where(terminated, 0.0, 1.0)
-            next_value = mlp.q_value(params, inputs(problem, next_state, next_action))
-            return (
-                squared,
-                going_on * jnp.trace(H),
-                going_on * next_value,
-                going_on * mlp.q_value(params, at_target),
-            )
-
-        rows = (
-            problem.next_states[:n],
-            problem.next_actions[:n],
-            problem.target_actions[:n],
-            problem.terminated[:n],
-        )
-        chunk = REFRESH_CHUNK.get(jax.default_backend(), DEVICE_REFRESH_CHUNK)
-        return jax.lax.map(one, rows, batch_size=chunk)
-
     def init(key: Array, problem: Problem) -> KMIFQEState:
-        log_mu(problem)  # a missing or unfit density is refused before any work
-        params = mlp.init_q(key, problem.state_dim + problem.action_dim, config.hidden)
-        h = config.bandwidth if config.bandwidth is not None else config.bandwidth_bounds[1] / 4
-        ahead = look_ahead(params, problem, learn_metric=False)
-        return KMIFQEState(
-            params, optimizer.init(params), *ahead, h=jnp.float32(h), log_v=jnp.float32(jnp.nan)
-        )
+        check_problem(problem)
+        unit = reward_scale(problem)
+        network_key, bandwidth_key = jax.random.split(key)
+        params = mlp.init_q(network_key, problem.state_dim + problem.action_dim, config.hidden)
+        h = jnp.float32(config.bandwidth or config.bandwidth_bounds[1] / 4)
+        log_v = jnp.float32(jnp.nan)
+        ahead = look_ahead(params, problem, factors(problem), None, config.precision)
+        if config.bandwidth is None:
+            words = jax.random.bits(bandwidth_key, (config.batch,))
+            h, log_v = bandwidth(words, params, ahead, h, log_v, unit, problem)
+        envelope = envelope_around(jnp.log(h), ahead, problem)
+        return KMIFQEState(params, optimizer.init(params), ahead, envelope, h, jnp.log(h), log_v, unit)
 
-    def refresh(t: Array, state: KMIFQEState, problem: Problem) -> KMIFQEState:
-        ahead = look_ahead(state.params, problem, learn_metric=config.metric == "learned")
-        return KMIFQEState(state.params, state.opt_state, *ahead, h=state.h, log_v=state.log_v)
+    def refresh_kind(step: int) -> str:
+        if step % config.target_period:
+            return "envelope"
+        first = (
+            step == config.target_period
+        )  # the metric of a network that has learned nothing yet is soon old
+        return "all" if first or step % (config.target_period * config.metric_period) == 0 else "values"
 
-    def weights(h: Array, state: KMIFQEState, problem: Problem) -> Float[Array, " n"]:
-        """Return every row's clipped weight; a terminal row, whose update ignores a', gets the others' mean."""
-        weigh = partial(clipped_weight, action_dim=problem.action_dim, clip=config.clip)
-        w = jax.vmap(weigh, in_axes=(0, None, 0))(state.squared, h, log_mu(problem))
-        going_on = ~problem.terminated[: problem.counts.in_sample]
-        expected = jnp.sum(w * going_on) / jnp.maximum(jnp.sum(going_on), 1)
-        return jnp.where(going_on, w, jnp.where(expected > 0, expected, 1.0))
+    def refresh(kind: str, state: KMIFQEState, problem: Problem) -> KMIFQEState:
+        """Copy the target network, with new metrics ("all") or without ("values"), or follow h ("envelope")."""
+        if kind == "envelope":
+            return state._replace(envelope=followed(state, problem))
+        if kind == "values":
+            ahead = new_values(state.params, problem, state.ahead, config.precision)
+        else:
+            ahead = look_ahead(state.params, problem, factors(problem), metric_floor, config.precision)
+        return state._replace(ahead=ahead, envelope=envelope_around(state.log_h, ahead, problem))
 
-    def bandwidth(key: Array, state: KMIFQEState, problem: Problem) -> tuple[Array, Array]:
-        """Return h* of Prop. 1 from a uniform minibatch, and the running log v."""
+    def followed(state: KMIFQEState, problem: Problem) -> Envelope:
+        """Return an envelope around the running mean of h: the one there is, unless h has drifted."""
+        margin = 1.0 / (problem.action_dim + 4)
+        centre = jnp.log(state.envelope.interval.low) + BELOW * margin
+        drifted = jnp.abs(state.log_h - centre) > DRIFT * margin
+
+        def rebuilt() -> Envelope:
+            new = envelope_around(state.log_h, state.ahead, problem)
+            return jax.tree.map(lambda new, old: jnp.where(drifted, new, old), new, state.envelope)
+
+        return jax.lax.cond(_in_any_seed(drifted), rebuilt, lambda: state.envelope)
+
+    def envelope_around(log_h: Array, ahead: Ahead, problem: Problem) -> Envelope:
+        """Return the envelope for the bandwidths that may come: around h, or h alone where it is fixed."""
+        below, above = (BELOW, ABOVE) if follows else (0.0, 0.0)
+        margin = 1.0 / (problem.action_dim + 4)
+        interval = Interval(jnp.exp(log_h - below * margin), jnp.exp(log_h + above * margin))
+        squared, density = ahead.squared, log_mu(problem, slice(problem.counts.going_on))
+        if problem.counts.going_on == 0:  # never drawn from, but a maximum needs a row
+            squared = density = jnp.zeros((1, factors(problem)))
+        return build_envelope(squared, interval, density, problem.action_dim, config.clip)
+
+    def bandwidth(
+        words: Array, params: mlp.QParams, ahead: Ahead, h: Array, log_v: Array, unit: Array, problem: Problem
+    ) -> tuple[Array, Array]:
+        """Return h* of Prop. 1 from a uniform minibatch, and the running log v; h is the one used before."""
+        if problem.counts.going_on == 0:  # no update depends on a next action, nor on h
+            return jnp.float32(config.bandwidth_bounds[1]), log_v
         n, d, gamma = problem.counts.in_sample, problem.action_dim, problem.gamma
-        rows = jax.random.randint(key, (config.batch,), 0, n)
+        rows = row_numbers(words, n)
         x = inputs(problem, problem.states[rows], problem.actions[rows])
-        passes = jax.vmap(mlp.q_pass, in_axes=(None, 0))(state.params, x)
-        norms = jax.vmap(mlp.gradient_norm_squared)(passes)
-        going_on = ~problem.terminated[rows]
-        b = mlp.weighted_gradient(passes, 0.5 * gamma * state.laplacian[rows] / config.batch)
-        b_squared = optax.tree.norm(b, squared=True)
-        reward = (1.0 - gamma) * problem.rewards[rows]
+        # The terminal rows, which come last, have no next action: 0 in b and v alike.
+        p = minibatch_pass(
+            params, x, 0.5 * gamma * ahead.laplacian[rows], jnp.zeros(config.batch), config.precision
+        )
+        b_squared = optax.tree.norm(p.gradient, squared=True) / config.batch**2
+        going_on = rows < problem.counts.going_on
+        reward = (1.0 - gamma) * in_unit(problem.rewards[rows], unit)
         if problem.log_mu_target is not None:
             _, half = action_scale(problem)
             mu_target = jnp.exp(problem.log_mu_target[rows] + jnp.sum(jnp.log(half)))
             mu_target = jnp.maximum(mu_target, config.density_floor)
-            td_error = reward + gamma * state.target_value[rows] - passes.q
-            v = jnp.mean(going_on * variance_term(td_error, norms, mu_target, d))
-            log_v = jnp.log(v)
+            td_error = reward + gamma * ahead.target_value[rows] - p.q
+            log_v = jnp.log(jnp.mean(going_on * variance_term(td_error, p.norms, mu_target, d)))
         else:
-            v = _variance_from_weights(rows, going_on, reward, passes.q, norms, state, problem)
+            # μ at the target action is unknown; at leading order E[w²‖Δ‖²] = v/hᵈ.
+            near = jnp.minimum(rows, problem.counts.going_on - 1)
+            log_mu_total = jnp.maximum(log_mu(problem, near).sum(axis=1), jnp.log(config.density_floor))
+            w = jax.vmap(lambda s, m: clipped_weight(s[None], h, m[None], d, (0.0, float("inf"))))(
+                ahead.squared[near].sum(axis=1), log_mu_total
+            )
+            td_error = reward + gamma * ahead.next_value[rows] - p.q
+            log_v_now = jnp.log(h**d * jnp.mean(going_on * w**2 * td_error**2 * p.norms) + 1e-30)
             # The mean of v, not of log v: a minibatch with no row near π̃ has v ≈ 0 and would drag h down.
-            running = jnp.logaddexp(jnp.log(0.99) + state.log_v, jnp.log(0.01) + jnp.log(v))
-            log_v = jnp.where(jnp.isnan(state.log_v), jnp.log(v), running)
+            running = jnp.logaddexp(jnp.log(0.99) + log_v, jnp.log(0.01) + log_v_now)
+            log_v = jnp.where(jnp.isnan(log_v), log_v_now, running)
         h = optimal_bandwidth(jnp.exp(log_v), b_squared, n, d)
         return jnp.clip(jnp.nan_to_num(h, nan=config.bandwidth_bounds[1]), *config.bandwidth_bounds), log_v
 
-    def _variance_from_weights(
-        rows: Array,
-        going_on: Array,
-        reward: Array,
-        q: Array,
-        norms: Array,
-        state: KMIFQEState,
-        problem: Problem,
-    ) -> Array:
-        """Return v where μ at the target action is unknown: at leading order E[w²‖Δ‖²] = v/hᵈ."""
-        d, h = problem.action_dim, state.h
-        log_mu_total = jnp.maximum(log_mu(problem)[rows].sum(axis=1), jnp.log(config.density_floor))
-        total = state.squared[rows].sum(axis=1)
-        w = jax.vmap(lambda s, m: clipped_weight(s[None], h, m[None], d, (0.0, float("inf"))))(
-            total, log_mu_total
-        )
-        td_error = reward + problem.gamma * state.next_value[rows] - q
-        return h**d * jnp.mean(going_on * w**2 * td_error**2 * norms) + 1e-30
+    def draws(words: Array, h: Array, state: KMIFQEState, problem: Problem) -> Accepted:
+        """Return a minibatch of ρᴷ at bandwidth h.
+
+        A terminal row, whose update ignores a', has the others' mean weight (spec: their expected one), so the
+        terminal rows as a whole are drawn as often as they were logged, whatever h.
+        """
+        n, going_on = problem.counts.in_sample, problem.counts.going_on
+        for_terminal, words = words[: 2 * config.batch].reshape(2, -1), words[2 * config.batch :]
+        terminal = going_on + row_numbers(for_terminal[0], max(n - going_on, 1))
+        all_places = jnp.ones(config.batch, bool)
+        if going_on == 0:
+            return Accepted(terminal, all_places, jnp.float32(1.0), jnp.float32(1.0))
+
+        def of_rows(rows: Array) -> tuple[Array, Array]:
+            return state.ahead.squared[rows], log_mu(problem, rows)
+
+        kernel = (problem.action_dim, config.clip)
+        levels = len(state.envelope.sums)
+        if follows:
+            numbers = uniforms(words).reshape(levels + 1, -1)
+            accepted = draw_accepted(numbers, state.envelope, h, of_rows, *kernel, config.batch)
+        else:
+            envelope = state.envelope
+            if config.bandwidth is None:
+                everything = state.ahead.squared, Interval(h, h), log_mu(problem, slice(going_on))
+                envelope = build_envelope(*everything, *kernel)
+            rows = draw(uniforms(words).reshape(levels, -1), envelope.sums)
+            # Unclipped over a density near 0 weights overflow: capped, as one, they keep their ratios.
+            excess = jnp.maximum(envelope.log_scale - LARGEST_LOG, 0.0)
+            weigh = lambda s, m: jnp.exp(log_clipped_weight(s, h, m, *kernel) - excess)  # noqa: E731
+            w = jax.vmap(weigh)(*of_rows(rows))
+            mean = jnp.exp(envelope.log_scale - excess) * envelope.mean
+            accepted = Accepted(rows, all_places, mean, mean * jnp.mean(w))
+        if going_on == n:
+            return accepted
+        ends = uniforms(for_terminal[1]) < (n - going_on) / n
+        rows = jnp.where(ends, terminal, accepted.rows)
+        # A place left empty stays so: given to terminal rows only, these would be drawn too often.
+        mean_square = (going_on * accepted.mean_square + (n - going_on) * accepted.mean_weight**2) / n
+        return accepted._replace(rows=rows, mean_square=mean_square)
 
     def step(key: Array, t: Array, state: KMIFQEState, problem: Problem) -> tuple[KMIFQEState, Info]:
-        uniform_key, resample_key = jax.random.split(key)
+        # Words for the bandwidth's minibatch, the terminal rows, and every level of every proposal.
+        per_row = len(state.envelope.sums) + 1 if follows else len(state.envelope.sums)
+        proposals = config.batch * (PROPOSALS if follows else 1)
+        words = jax.random.bits(key, (3 * config.batch + per_row * proposals,))
+        h, log_h, log_v = state.h, state.log_h, state.log_v
         if config.bandwidth is None:
-            h, log_v = bandwidth(uniform_key, state, problem)
-        else:
-            h, log_v = state.h, state.log_v
-        w = weights(h, state, problem)
-        w_bar = jnp.mean(w)
-        rows = resample(resample_key, w, config.batch)
+
+            def renewed() -> tuple[Array, Array, Array]:
+                h, log_v = bandwidth(
+                    words[: config.batch],
+                    state.params,
+                    state.ahead,
+                    state.h,
+                    state.log_v,
+                    state.reward_scale,
+                    problem,
+                )
+                return h, (1.0 - RUNNING) * log_h + RUNNING * jnp.log(h), log_v
+
+            if config.bandwidth_period == 1:
+                h, log_h, log_v = renewed()
+            else:
+                old = (h, log_h, log_v)
+                h, log_h, log_v = jax.lax.cond(t % config.bandwidth_period == 0, renewed, lambda: old)
+            if follows:
+                h = jnp.clip(h, *state.envelope.interval)
+        drawn = draws(words[config.batch :], h, state, problem)
+        rows, filled = drawn.rows, drawn.filled.astype(jnp.float32)
         x = inputs(problem, problem.states[rows], problem.actions[rows])
-        passes = jax.vmap(mlp.q_pass, in_axes=(None, 0))(state.params, x)
-        goal = (1.0 - problem.gamma) * problem.rewards[rows] + problem.gamma * state.next_value[rows]
-        td_error = goal - passes.q
-        gradient = mlp.weighted_gradient(passes, -2.0 * w_bar * td_error / config.batch)
-        updates, opt_state = optimizer.update(gradient, state.opt_state)
+        rewards = in_unit(problem.rewards[rows], state.reward_scale)
+        goal = (1.0 - problem.gamma) * rewards + problem.gamma * state.ahead.next_value[rows]
+        # The gradient of the mean squared TD error: coefficients q − goal, and the constants outside.
+        p = minibatch_pass(state.params, x, -filled * goal, filled, config.precision)
+        scale = 2.0 * drawn.mean_weight / jnp.maximum(jnp.sum(filled), 1.0)
+        updates, opt_state = optimizer.update(
+            jax.tree.map(lambda g: scale * g, p.gradient), state.opt_state, state.params
+        )
         params = optax.apply_updates(state.params, updates)
         info = {
-            "loss": jnp.mean(td_error**2),
+            "loss": jnp.sum(filled * (goal - p.q) ** 2) / jnp.maximum(jnp.sum(filled), 1.0),
             "h": h,
-            "mean_weight": w_bar,
-            "ess": effective_sample_size(w),
+            "mean_weight": drawn.mean_weight,
+            "ess": problem.counts.in_sample * drawn.mean_weight**2 / jnp.maximum(drawn.mean_square, 1e-30),
+            "filled": jnp.mean(filled),
         }
-        return state._replace(params=params, opt_state=opt_state, h=h, log_v=log_v), info
+        state = state._replace(params=params, opt_state=opt_state, h=h, log_h=log_h, log_v=log_v)
+        return state, info
 
     def value(state: KMIFQEState, problem: Problem) -> Float[Array, ""]:
         x = inputs(problem, problem.first_states, problem.first_actions)
-        return jnp.mean(jax.vmap(mlp.q_value, in_axes=(None, 0))(state.params, x))
+        return jnp.mean(jax.vmap(mlp.q_value, in_axes=(None, 0))(state.params, x)) * state.reward_scale
 
+    check_every = _check_every(config.target_period, config.envelope_period) if follows else 0
     name = "kmifqe" if config.metric == "learned" else "kmifqe-identity"
     return Estimator(
         name,
@@ -249,7 +335,25 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
         value,
         default_steps=1_000_000,
         refresh=refresh,
-        refresh_every=config.target_period,
-        refreshed=("squared", "laplacian", "next_value", "target_value"),
-        restart_every=config.target_period,
+        refresh_every=check_every or config.target_period,
+        refresh_kind=refresh_kind,
+        refreshed=("ahead", "envelope"),
+        restart_every=config.target_period * config.metric_period,
     )
+
+
+@jax.custom_batching.custom_vmap
+def _in_any_seed(flag: Array) -> Array:
+    """Return whether any of the seeds under a vmap raises the flag: one answer, so that a branch stays one."""
+    return flag
+
+
+@_in_any_seed.def_vmap
+def _(size: int, batched: list[bool], flag: Array) -> tuple[Array, bool]:
+    return jnp.any(flag), False
+
+
+def _check_every(target_period: int, envelope_period: int) -> int:
+    """Return the steps between looks at h's drift: a divisor of the target's period, if there is a handy one."""
+    divisors = [n for n in range(1, min(target_period, envelope_period) + 1) if target_period % n == 0]
+    return divisors[-1] if 5 * divisors[-1] >= envelope_period else target_period

@@ -1,4 +1,4 @@
-"""The paper's settings by kind of task, and settings given as text."""
+"""The paper's settings by kind of task, faster ones beside them, and settings given as text."""
 
 from __future__ import annotations
 
@@ -13,11 +13,21 @@ from kmifqe.estimators.kmifqe import KMIFQEConfig, kmifqe
 from kmifqe.estimators.sr_dice import SRDICEConfig, sr_dice
 
 # What differs between the columns of the paper's appendix; everything else is the configs' own default.
-PRESETS: dict[str, dict[str, Any]] = {
+COLUMNS: dict[str, dict[str, Any]] = {
     "pendulum": {"batch": 1024, "ratio_batch": 1024},
     "mujoco": {"batch": 2048, "clip_per_dimension": True},
     "d4rl": {"batch": 2048, "density_floor": 1e-3},
 }
+PAPER_STEPS = {"pendulum": 2_000_000, "mujoco": 1_000_000, "d4rl": 1_000_000}
+
+# The same estimate for a tenth of the arithmetic or less (docs/speed.md: what was tried, and what each bought). A
+# copy of the target network contracts by γ only, so copies, not steps, are what convergence counts: 500 of them at
+# γ = 0.99, 160 at Pendulum's 0.95.
+FAST = {"learning_rate": 1e-3, "bandwidth_period": 4, "target_period": 200, "metric_period": 10}
+FAST_PENDULUM = {"target_period": 250, "metric_period": 4}
+FAST_STEPS = {"fast": 100_000, "pendulum-fast": 40_000, "mujoco-fast": 100_000, "d4rl-fast": 100_000}
+
+PRESETS = (*COLUMNS, *FAST_STEPS)
 
 ESTIMATORS: dict[str, tuple[Callable[..., Estimator], Any]] = {
     "kmifqe": (kmifqe, KMIFQEConfig()),
@@ -33,7 +43,8 @@ def make_estimator(
     """Return the estimator `name` with a preset's settings and then `settings`, each "field=value".
 
     A setting may name its estimator, "fqe.hidden=128"; without a name it goes to every estimator that has it.
-    `steps`, where given, is what SR-DICE's three stages then share in their usual proportion.
+    `steps`, where given, is what SR-DICE's three stages then share in their usual proportion, and what a fast
+    preset's learning rate falls over.
     """
     if name not in ESTIMATORS:
         raise InputError(f"estimator {name!r} is unknown; expected one of {', '.join(ESTIMATORS)}")
@@ -41,15 +52,30 @@ def make_estimator(
         raise InputError(f"preset {preset!r} is unknown; expected one of {', '.join(PRESETS)}")
     make, config = ESTIMATORS[name]
     known = {field.name for field in fields(config)}
-    kmifqe_only = {"batch"} if name in ("fqe", "sr-dice") else set()  # their minibatch is 256 in every column
-    changes = {key: v for key, v in PRESETS[preset].items() if key in known - kmifqe_only}
+    changes = _preset_changes(name, preset, steps, known)
     if steps is not None and "stages" in known:
         changes["stages"] = _shared_out(steps, config.stages)
     for setting in settings:
         owner, field, value = parse_setting(setting)
         if owner in (None, name) and field in known:
             changes[field] = _converted(value, getattr(config, field), setting)
-    return make(replace(config, **changes))
+    estimator = make(replace(config, **changes))
+    return estimator if "stages" in known else estimator._replace(default_steps=_default_steps(preset))
+
+
+def _preset_changes(name: str, preset: str, steps: int | None, known: set[str]) -> dict[str, Any]:
+    column = preset.removesuffix("-fast")
+    changes = dict(COLUMNS["pendulum" if column == "fast" else column])
+    if name in ("fqe", "sr-dice"):
+        changes.pop("batch")  # their minibatch is 256 in every column, and fast presets leave them alone
+    elif preset in FAST_STEPS:
+        changes |= FAST | {"decay_steps": steps or FAST_STEPS[preset]}
+        changes |= FAST_PENDULUM if preset == "pendulum-fast" else {}
+    return {field: value for field, value in changes.items() if field in known}
+
+
+def _default_steps(preset: str) -> int:
+    return FAST_STEPS[preset] if preset in FAST_STEPS else PAPER_STEPS[preset]
 
 
 def check_settings(names: Sequence[str], settings: Sequence[str]) -> None:

@@ -13,6 +13,7 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from kmifqe.estimators.base import Estimator, Info, check_config, network_input
+from kmifqe.estimators.scales import in_unit, input_scale, reward_scale
 from kmifqe.maths.mlp import Layers, apply_layers, init_layers
 from kmifqe.problem import Problem
 
@@ -46,7 +47,7 @@ class Autoencoder(NamedTuple):
 
 
 class SRDICEState(NamedTuple):
-    """The three trained parts with an optimiser each, and the rows the value is read from."""
+    """The three trained parts with an optimiser each, their units, and the rows the value is read from."""
 
     autoencoder: Autoencoder
     successor: Layers
@@ -55,6 +56,8 @@ class SRDICEState(NamedTuple):
     target_successor: Layers
     value_rows: Int[Array, " rows"]
     stage: Int[Array, ""]
+    reward_scale: Float[Array, ""]
+    input_scale: Float[Array, " q+d"]
 
 
 PAPER = SRDICEConfig()
@@ -69,8 +72,8 @@ def sr_dice(config: SRDICEConfig = PAPER) -> Estimator:
     def phi(autoencoder: Autoencoder, x: Array) -> Array:
         return jax.nn.relu(apply_layers(autoencoder.encoder, x))
 
-    def inputs(problem: Problem, states: Array, actions: Array) -> Array:
-        return network_input(problem, states, actions, config.inputs)
+    def inputs(state: SRDICEState, problem: Problem, states: Array, actions: Array) -> Array:
+        return in_unit(network_input(problem, states, actions, config.inputs), state.input_scale)
 
     def init(key: Array, problem: Problem) -> SRDICEState:
         encoder, next_state, action, reward, successor, rows = jax.random.split(key, 6)
@@ -89,24 +92,26 @@ def sr_dice(config: SRDICEConfig = PAPER) -> Estimator:
             rows, len(problem), (min(config.value_rows, len(problem)),), replace=False
         )
         opt_states = tuple(optimizer.init(part) for part in parts)
-        return SRDICEState(*parts, opt_states, parts[1], value_rows, jnp.int32(0))  # type: ignore[arg-type]
+        scales = reward_scale(problem), input_scale(problem, config.inputs)
+        return SRDICEState(*parts, opt_states, parts[1], value_rows, jnp.int32(0), *scales)  # type: ignore[arg-type]
 
     def encoder_loss(autoencoder: Autoencoder, state: SRDICEState, problem: Problem, key: Array) -> Array:
         rows = jax.random.randint(key, (config.batch,), 0, len(problem))
-        features = phi(autoencoder, inputs(problem, problem.states[rows], problem.actions[rows]))
-        told = inputs(problem, problem.next_states[rows], problem.actions[rows])
+        features = phi(autoencoder, inputs(state, problem, problem.states[rows], problem.actions[rows]))
+        told = inputs(state, problem, problem.next_states[rows], problem.actions[rows])
         next_states, actions = told[:, : problem.state_dim], told[:, problem.state_dim :]
         # A terminal row whose next state was not logged has nothing to decode.
         known = problem.has_next_state[rows][:, None]
         next_state_error = known * (apply_layers(autoencoder.next_state, features) - next_states) ** 2
-        reward_error = (apply_layers(autoencoder.reward, features)[:, 0] - problem.rewards[rows]) ** 2
+        rewards = in_unit(problem.rewards[rows], state.reward_scale)
+        reward_error = (apply_layers(autoencoder.reward, features)[:, 0] - rewards) ** 2
         action_error = (apply_layers(autoencoder.action, features) - actions) ** 2
         return next_state_error.mean() + config.reward_weight * reward_error.mean() + action_error.mean()
 
     def successor_loss(successor: Layers, state: SRDICEState, problem: Problem, key: Array) -> Array:
         rows = jax.random.randint(key, (config.batch,), 0, len(problem))
-        x = inputs(problem, problem.states[rows], problem.actions[rows])
-        next_x = inputs(problem, problem.next_states[rows], problem.target_actions[rows])
+        x = inputs(state, problem, problem.states[rows], problem.actions[rows])
+        next_x = inputs(state, problem, problem.next_states[rows], problem.target_actions[rows])
         bootstrap = (problem.gamma * ~problem.terminated[rows])[:, None]
         goal = phi(state.autoencoder, x) + bootstrap * apply_layers(state.target_successor, next_x)
         return jnp.mean((apply_layers(successor, x) - goal) ** 2)
@@ -115,8 +120,8 @@ def sr_dice(config: SRDICEConfig = PAPER) -> Estimator:
         row_key, first_key = jax.random.split(key)
         rows = jax.random.randint(row_key, (config.ratio_batch,), 0, len(problem))
         first = jax.random.randint(first_key, (config.ratio_batch,), 0, problem.first_states.shape[0])
-        features = phi(state.autoencoder, inputs(problem, problem.states[rows], problem.actions[rows]))
-        first_x = inputs(problem, problem.first_states[first], problem.first_actions[first])
+        features = phi(state.autoencoder, inputs(state, problem, problem.states[rows], problem.actions[rows]))
+        first_x = inputs(state, problem, problem.first_states[first], problem.first_actions[first])
         first_successor = apply_layers(state.successor, first_x)
         expected = jnp.mean(first_successor @ ratio / config.features)
         return 0.5 * jnp.mean((features @ ratio / config.features) ** 2) - (1.0 - problem.gamma) * expected
@@ -140,8 +145,9 @@ def sr_dice(config: SRDICEConfig = PAPER) -> Estimator:
 
     def value(state: SRDICEState, problem: Problem) -> Float[Array, ""]:
         rows = state.value_rows
-        features = phi(state.autoencoder, inputs(problem, problem.states[rows], problem.actions[rows]))
-        estimate = jnp.mean(features @ state.ratio / config.features * problem.rewards[rows])
+        features = phi(state.autoencoder, inputs(state, problem, problem.states[rows], problem.actions[rows]))
+        rewards = in_unit(problem.rewards[rows], state.reward_scale)
+        estimate = jnp.mean(features @ state.ratio / config.features * rewards) * state.reward_scale
         return jnp.where(state.stage == 2, estimate, jnp.nan)  # no ratio yet, no value
 
     return Estimator("sr-dice", config, init, step, value, default_steps=sum(config.stages))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -16,6 +18,26 @@ def log_kernel(z: Float[Array, " d"], h: Float[Array, ""] | float) -> Float[Arra
     return -0.5 * jnp.sum(z**2) / h**2 - z.shape[0] * (jnp.log(h) + 0.5 * LOG_TWO_PI)
 
 
+def log_clipped_weight(
+    squared: Float[Array, " k"],
+    h: Float[Array, ""] | Float[Array, " k"] | float,
+    log_mu: Float[Array, " k"],
+    action_dim: int,
+    clip: tuple[float, float],
+) -> Float[Array, ""]:
+    """Return log wᴷ, wᴷ = h⁻ᵈ K(Lᵀ(a' − π̃(s'))/h) / μ(a'|s') as a product of k factors, each clipped to `clip`.
+
+    k = 1: `squared` is ‖z‖² and the total weight is clipped. k = d: `squared` is z², elementwise, and each
+    dimension's ratio is clipped before the product. In log space, so nothing overflows.
+    """
+    dims = action_dim // squared.shape[0]
+    log_ratio = -0.5 * squared / h**2 - dims * (jnp.log(h) + 0.5 * LOG_TWO_PI) - log_mu
+    low, high = clip
+    log_low = math.log(low) if low > 0 else -math.inf
+    log_high = math.log(high) if high < math.inf else math.inf
+    return jnp.sum(jnp.clip(log_ratio, log_low, log_high))
+
+
 def clipped_weight(
     squared: Float[Array, " k"],
     h: Float[Array, ""] | float,
@@ -23,17 +45,8 @@ def clipped_weight(
     action_dim: int,
     clip: tuple[float, float],
 ) -> Float[Array, ""]:
-    """Return wᴷ = h⁻ᵈ K(Lᵀ(a' − π̃(s'))/h) / μ(a'|s') as a product of k factors, each clipped to `clip`.
-
-    k = 1: `squared` is ‖z‖² and the total weight is clipped. k = d: `squared` is z², elementwise, and each
-    dimension's ratio is clipped before the product. In log space until the clip, so nothing overflows.
-    """
-    dims = action_dim // squared.shape[0]
-    log_ratio = -0.5 * squared / h**2 - dims * (jnp.log(h) + 0.5 * LOG_TWO_PI) - log_mu
-    low, high = clip
-    log_low = jnp.log(low) if low > 0 else -jnp.inf
-    log_high = jnp.log(high) if high < float("inf") else jnp.inf
-    return jnp.exp(jnp.sum(jnp.clip(log_ratio, log_low, log_high)))
+    """Return wᴷ, the clipped importance weight whose logarithm `log_clipped_weight` is."""
+    return jnp.exp(log_clipped_weight(squared, h, log_mu, action_dim, clip))
 
 
 def effective_sample_size(w: Float[Array, " n"]) -> Float[Array, ""]:

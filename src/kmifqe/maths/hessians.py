@@ -1,0 +1,80 @@
+"""Values and action Hessians of many rows at once."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from kmifqe.maths import metric_kernel
+from kmifqe.maths.device import use_kernels
+from kmifqe.maths.eigen import JACOBI_MAX_DIM
+from kmifqe.maths.metric import metric_root
+from kmifqe.maths.mlp import QParams
+
+
+def state_part(params: QParams, states: Float[Array, "n q"], precision: str) -> Float[Array, "n hidden"]:
+    """Return what the states alone give the first layer: shared by all actions at the same state."""
+    return _matmul(states, params.w1[: states.shape[1]], precision) + params.b1
+
+
+def values(
+    params: QParams, from_states: Float[Array, "n hidden"], actions: Float[Array, "n d"], precision: str
+) -> Float[Array, " n"]:
+    """Return Q at the states behind `from_states` (see `state_part`) and the actions."""
+    w_action = params.w1[-actions.shape[1] :]
+    u1 = jnp.tanh(from_states + _matmul(actions, w_action, precision))
+    u2 = jnp.tanh(_matmul(u1, params.w2, precision) + params.b2)
+    return u2 @ params.w3 + params.b3
+
+
+def values_and_hessians(
+    params: QParams, from_states: Float[Array, "n hidden"], actions: Float[Array, "n d"], precision: str
+) -> tuple[Float[Array, " n"], Float[Array, "n d d"]]:
+    """Return Q and ∇²ₐQ, the formula of `mlp.action_hessian` with the rows in the matrix products.
+
+    The last layer is scaled to 1 first, so that "mixed" precision has the range it needs whatever Q's own scale.
+    """
+    d = actions.shape[1]
+    w_action = params.w1[-d:]
+    scale = jnp.maximum(jnp.max(jnp.abs(params.w3)), 1e-30)
+    w3 = params.w3 / scale
+    u1 = jnp.tanh(from_states + _matmul(actions, w_action, precision))
+    u2 = jnp.tanh(_matmul(u1, params.w2, precision) + params.b2)
+    d2 = w3 * (1.0 - u2**2)
+    d1 = _matmul(d2, params.w2.T, precision) * (1.0 - u1**2)
+    c1, c2 = -2.0 * u1 * d1, -2.0 * u2 * d2
+    J2 = _matmul((1.0 - u1**2)[:, None, :] * w_action, params.w2, precision)  # n d hidden
+    pairs = w_action[:, None, :] * w_action[None, :, :]
+    H = _matmul(c1, pairs.reshape(d * d, -1).T, precision).reshape(-1, d, d)
+    return u2 @ params.w3 + params.b3, scale * (H + _weighted_outer(J2, c2, precision))
+
+
+def metric_distances(
+    H: Float[Array, "n d d"], z: Float[Array, "n d"], floor: float, precision: str
+) -> Float[Array, "n d"]:
+    """Return Lᵀz for every row, L the symmetric root of the metric that the Hessian gives."""
+    d = z.shape[1]
+    if d > JACOBI_MAX_DIM and use_kernels(precision) and metric_kernel.fits(d, floor):
+        return metric_kernel.rooted(H, z, floor)
+    return jax.vmap(lambda H, z: metric_root(H, floor) @ z)(H, z)
+
+
+def _weighted_outer(
+    J: Float[Array, "n d hidden"], c: Float[Array, "n hidden"], precision: str
+) -> Float[Array, "n d d"]:
+    """Return J diag(c) Jᵀ of every row; for small d entry by entry, since tiny matrix products idle the device."""
+    d = J.shape[1]
+    if d > JACOBI_MAX_DIM:
+        return jax.vmap(lambda J, c: _matmul(J * c, J.T, precision))(J, c)
+    entries = {(i, j): jnp.sum(J[:, i] * J[:, j] * c, axis=1) for i in range(d) for j in range(i, d)}
+    rows = [jnp.stack([entries[min(i, j), max(i, j)] for j in range(d)], axis=1) for i in range(d)]
+    return jnp.stack(rows, axis=1)
+
+
+def _matmul(a: Array, b: Array, precision: str) -> Array:
+    """Return a @ b: with 10-bit mantissas and float32 sums where a GPU does "mixed" precision, else in float32."""
+    if use_kernels(precision):
+        product = jnp.matmul(a.astype(jnp.float16), b.astype(jnp.float16), preferred_element_type=jnp.float16)
+        return product.astype(jnp.float32)
+    return jnp.matmul(a, b, precision="highest")
