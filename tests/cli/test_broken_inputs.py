@@ -118,7 +118,7 @@ BROKEN_DATA = {
         lambda folder, log: saved(folder / "log.npz", {k: v[:0] for k, v in log.items()}),
         ["log.npz", "empty"],
     ),
-    "episodes of one step": (changed(timeouts=lambda log: np.ones(120, bool)), ["next action"]),
+    "episodes of one step": (changed(timeouts=lambda log: np.ones(120, bool)), ["no row has a next state"]),
     "no logged densities": (changed(action_log_probs=None), ["action_log_probs"]),
     "densities of another width": (
         changed(action_log_probs=lambda log: np.zeros((120, 3))),

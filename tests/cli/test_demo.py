@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from kmifqe.cli import demo as demo_command
+import kmifqe.experiments.demo as experiment
 from kmifqe.experiments.demo import DemoConfig
 
 
@@ -10,7 +10,7 @@ def test_demo_compares_four_estimators_with_the_truth(kmifqe_command, tmp_path, 
     tiny = DemoConfig(
         dummies=1, rows=2_000, hidden=8, steps=20, target_period=10, fqe_steps=20, sr_dice_stages=(5, 5, 10)
     )
-    monkeypatch.setattr(demo_command, "DemoConfig", lambda: tiny)
+    monkeypatch.setattr(experiment, "DemoConfig", lambda: tiny)
     done = kmifqe_command("demo", "--out", tmp_path / "demo", "--seeds", 2)
     assert done.code == 0, done.err
     result = json.loads((tmp_path / "demo" / "result.json").read_text())

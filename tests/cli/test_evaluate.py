@@ -1,7 +1,19 @@
+import inspect
 import json
+import re
+import subprocess
+import sys
+from dataclasses import fields
 
+import jax
 import numpy as np
 import pytest
+
+from kmifqe.cli import evaluate
+from kmifqe.cli.evaluation import Asked
+from kmifqe.estimators import ESTIMATORS, PRESETS
+from kmifqe.runs import RunDirectory
+from kmifqe.runs.checkpoints import SAVE_SECONDS
 
 FAST = ("--gamma", 0.5, "--seeds", 2, "--steps", 20, "--set", "hidden=8", "--set", "batch=16")
 
@@ -45,7 +57,8 @@ def test_evaluate_prints_a_table_and_writes_the_result(kmifqe_command, tmp_path,
         assert estimate["trajectory"]["step"][-1] == 20
         assert estimate["estimator"] in done.out
     assert result["estimates"][3]["config"]["stages"] == [1, 5, 14]
-    assert {path.name for path in out.iterdir()} == {"result.json", "trajectories.png", "bandwidth.png"}
+    figures = {"trajectories.png", "bandwidth.png"}
+    assert {path.name for path in out.iterdir()} == {"result.json", "run.json", "finished"} | figures
 
 
 def test_the_same_command_gives_the_same_values(kmifqe_command, tmp_path, npz, actor_path):
@@ -101,6 +114,57 @@ def test_fqe_alone_needs_no_behavior(kmifqe_command, tmp_path, npz, actor_path):
         "evaluate", npz, "--policy", actor_path, "--out", tmp_path / "run", "-e", "fqe", *FAST
     )
     assert done.code == 0, done.err
+    assert "running on the CPU, " in done.err
+    foreseen = (
+        r"fqe, 2 seeds, 20 steps: .* of memory \(data .*, seeds .*, working space .*\); another .* is free"
+    )
+    assert re.search(foreseen, done.err)
+    assert re.search(r"fqe: 1/20 steps  .* left", done.err)  # the first record says how long it takes
+
+
+def test_where_the_device_gives_out_the_data_moves_to_the_host(
+    kmifqe_command, tmp_path, npz, actor_path, monkeypatch
+):
+    real, places = RunDirectory.fit, []
+
+    def small_device(self, estimator, problem, **options):
+        places.append(problem.is_on_host)
+        if not problem.is_on_host:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")
+        return real(self, estimator, problem.on_device(), **options)  # whose program is compiled already
+
+    monkeypatch.setattr(RunDirectory, "fit", small_device)
+    done = kmifqe_command(
+        "evaluate", npz, "--policy", actor_path, "--out", tmp_path / "run", "-e", "fqe", *FAST
+    )
+    assert done.code == 0, done.err
+    assert places == [False, True]
+    assert "warning: the device's memory gave out: " in done.err
+    assert "of data move to host memory" in done.err
+
+
+def test_episodes_of_one_step_are_refused_by_kmifqe(kmifqe_command, tmp_path, log, actor_path):
+    short = log | {"timeouts": np.ones(120, bool), "next_observations": log["observations"][::-1]}
+    np.savez(tmp_path / "short.npz", **short)
+    command = ("evaluate", tmp_path / "short.npz", "--policy", actor_path, "--behavior", "logged", *FAST)
+    refused = kmifqe_command(*command, "--out", tmp_path / "run")
+    assert refused.code == 2
+    assert "no row has one: every episode is cut after one step; FQE and SR-DICE need none" in refused.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_words_of_the_command_are_those_of_the_library():
+    """They are said twice, so that --help need not wait for JAX."""
+    assert evaluate.ESTIMATORS.split(", ") == list(ESTIMATORS)
+    assert evaluate.PRESETS.split(", ") == list(PRESETS)
+    assert evaluate.SAVE_SECONDS == SAVE_SECONDS
+    asked = {field.name for field in fields(Asked)}
+    assert asked | {"out", "force", "resume"} == set(inspect.signature(evaluate.evaluate).parameters)
+
+
+def test_help_does_not_wait_for_jax():
+    script = "import sys, kmifqe.cli.app; sys.exit('jax' in sys.modules or 'matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], timeout=120).returncode == 0
 
 
 def test_an_earlier_result_is_not_replaced_unless_asked(kmifqe_command, tmp_path, npz, actor_path):

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 
+import jax
 import numpy as np
 import pytest
 
 from estimators.small import RECORD_EVERY, SEEDS, lqr_problem, quick, run
 from kmifqe.errors import InputError
 from kmifqe.estimators import Progress, fit
-from kmifqe.estimators.fit import _record_ends
+from kmifqe.estimators.fit import _record_every
+from kmifqe.estimators.snapshot import Plan, Snapshot
+from kmifqe.problem import Problem
 
 
 @pytest.mark.parametrize("seeds", [0, []])
@@ -53,24 +56,30 @@ def test_a_watcher_is_told_after_every_record() -> None:
         assert (p.estimator, p.steps) == ("kmifqe", 2 * RECORD_EVERY)
         assert p.steps_per_second > 0
         np.testing.assert_array_equal(p.values, values)
-        assert set(p.infos) == {"loss", "h", "mean_weight", "ess"}
+        assert set(p.infos) >= {"loss", "h", "mean_weight", "ess"}
         assert all(series.shape == (SEEDS,) for series in p.infos.values())
         assert ((p.infos["ess"] >= 1) & (p.infos["ess"] <= problem.counts.in_sample)).all()
 
 
 @pytest.mark.parametrize(
-    "steps, every, period, ends",
+    "every, periods, kept",
     [
-        (10, 4, 0, [4, 8, 10]),
-        (10, 5, 0, [5, 10]),
-        (3, 5, 0, [3]),
-        (100, 30, 50, [25, 50, 75, 100]),  # the largest divisor of the period
-        (300, 130, 50, [100, 200, 300]),  # the largest multiple of it
-        (120, 50, 50, [50, 100, 120]),
+        (4, (0, 0), 4),
+        (30, (50, 0), 25),  # a divisor of the period
+        (50, (50, 50), 50),
+        (130, (50, 0), 100),  # a multiple
+        (9900, (50, 1000), 9000),
+        (700, (50, 1000), 500),  # a multiple of one and a divisor of the other
+        (1, (50, 1000), 1),
     ],
 )
-def test_records_fit_into_the_refresh_period(steps: int, every: int, period: int, ends: list[int]) -> None:
-    assert _record_ends(steps, every, period) == ends
+def test_records_fit_into_the_periods(every: int, periods: tuple[int, int], kept: int) -> None:
+    assert _record_every(every, *periods) == kept
+
+
+def test_the_last_step_is_recorded_too() -> None:
+    result = run(quick("fqe"), lqr_problem()[0], steps=2 * RECORD_EVERY + 30)
+    assert result.recorded_steps.tolist() == [50, 100, 130]
 
 
 def test_the_target_is_copied_after_every_period_and_not_before() -> None:
@@ -78,6 +87,64 @@ def test_the_target_is_copied_after_every_period_and_not_before() -> None:
     estimator = quick("kmifqe")
     assert estimator.refresh_every == 50
     runs = (fit(estimator, problem, seeds=SEEDS, steps=n, record_every=10) for n in (40, 50, 60))
-    before, copied, after = (np.asarray(result.final_state.next_value) for result in runs)
+    before, copied, after = (np.asarray(result.final_state.ahead.next_value) for result in runs)
     assert (before != copied).any()
     np.testing.assert_array_equal(copied, after)
+
+
+def test_a_rule_ends_the_fit_after_a_record() -> None:
+    problem, _, _ = lqr_problem()
+    asked: list[list[int]] = []
+
+    def rule(steps: np.ndarray, values: np.ndarray) -> bool:
+        assert values.shape == (len(steps), SEEDS)
+        asked.append(steps.tolist())
+        return len(steps) == 2
+
+    result = run(quick("fqe"), problem, stop=rule)
+    assert asked == [[50], [50, 100]]
+    assert result.steps == 100
+    assert result.recorded_steps.tolist() == [50, 100]
+    np.testing.assert_array_equal(result.values, result.trajectory[-1])
+    shorter = run(quick("fqe"), problem, steps=100)
+    np.testing.assert_array_equal(result.values, shorter.values)
+
+
+class Memory:
+    """Keeps every snapshot, and gives back the last it was made with."""
+
+    def __init__(self, *snapshots: Snapshot) -> None:
+        self.snapshots = list(snapshots)
+
+    def restore(self, plan: Plan, problem: Problem) -> Snapshot | None:
+        return self.snapshots[-1] if self.snapshots else None
+
+    def due(self, step: int) -> bool:
+        return True
+
+    def save(self, snapshot: Snapshot) -> None:
+        self.snapshots.append(snapshot)
+
+
+@pytest.mark.parametrize("name", ["kmifqe", "fqe"])
+def test_a_fit_goes_on_from_any_snapshot_with_the_same_bits(name: str) -> None:
+    problem, _, _ = lqr_problem()
+    memory = Memory()
+    whole = run(quick(name), problem, steps=3 * RECORD_EVERY, checkpoints=memory)
+    assert [snapshot.step for snapshot in memory.snapshots] == [50, 100, 150]
+    for snapshot in memory.snapshots[:2]:
+        told: list[Progress] = []
+        again = run(
+            quick(name),
+            problem,
+            steps=3 * RECORD_EVERY,
+            checkpoints=Memory(snapshot),
+            on_progress=told.append,
+        )
+        assert (told[0].begun, told[0].step) == (snapshot.step, snapshot.step + RECORD_EVERY)
+        for a, b in zip(jax.tree.leaves(whole.final_state), jax.tree.leaves(again.final_state), strict=True):
+            np.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(whole.trajectory, again.trajectory)
+        for info, series in whole.infos.items():
+            np.testing.assert_array_equal(series, again.infos[info])
+        assert again.seconds > snapshot.seconds

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from kmifqe.cli import dataset, demo, evaluate, worlds
+from kmifqe.cli import dataset, demo, evaluate, resume, worlds
 from kmifqe.errors import InputError
 
 app = typer.Typer(
@@ -20,6 +20,7 @@ app = typer.Typer(
 )
 app.command("demo")(demo.demo)
 app.command("evaluate")(evaluate.evaluate)
+app.command("resume")(resume.resume)
 app.add_typer(dataset.app, name="dataset")
 worlds.register(app)
 

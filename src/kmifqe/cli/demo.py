@@ -9,13 +9,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-
-from kmifqe.cli.progress import ProgressLine
-from kmifqe.estimators import fit
-from kmifqe.experiments.demo import DemoConfig, demo_estimators, demo_problem
-from kmifqe.report.figures import save_figures
-from kmifqe.report.record import result_record, write_record
-from kmifqe.report.tables import duration, estimates_table, notes_lines
+from rich.markup import escape
 
 
 def demo(
@@ -29,7 +23,18 @@ def demo(
 
     Takes about three minutes on two cores. Nothing is downloaded: both policies come with the package.
     """
+    # Not above: with these comes JAX, which --help does without.
+    from kmifqe.cli.compilation import keep_compiled_programs
+    from kmifqe.cli.progress import ProgressLine, device_name
+    from kmifqe.estimators import fit
+    from kmifqe.estimators.foresee import duration
+    from kmifqe.experiments.demo import DemoConfig, demo_estimators, demo_problem
+    from kmifqe.report.figures import save_figures
+    from kmifqe.report.record import result_record, write_record
+    from kmifqe.report.tables import estimates_table, notes_lines
+
     console = Console()
+    keep_compiled_programs()
     config = DemoConfig()
     with console.status("collecting the log and the truth …"):
         setting = demo_problem(config, seed)
@@ -39,6 +44,7 @@ def demo(
         f"Target policy:  V = {truth.value:.3f} ± {truth.standard_error:.3f} over {truth.episodes:,} episodes; "
         f"{setting.logged_truth:.3f} from the logged first states (exact)",
         f"Behaviour:      V = {behavior.value:.3f} ± {behavior.standard_error:.3f}",
+        f"Device:         {device_name()}",
     ):
         console.print(line, highlight=False, soft_wrap=True)
     estimates = []
@@ -75,4 +81,6 @@ def demo(
     references = {"truth": setting.logged_truth, "behaviour": behavior.value}
     title = f"Pendulum with {config.dummies} dummy actions, {config.rows:,} logged steps"
     save_figures(estimates, setting.problem.counts.in_sample, out, references, title=title)
-    console.print(f"written: {out}/result.json, trajectories.png, bandwidth.png", highlight=False)
+    console.print(
+        f"written: {escape(str(out))}/result.json, trajectories.png, bandwidth.png", highlight=False
+    )

@@ -1,35 +1,18 @@
-"""`kmifqe evaluate`: from a log and a policy to its value."""
+"""`kmifqe evaluate`: the command and its options; what it does is in `evaluation`."""
 
 from __future__ import annotations
 
-import sys
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
-from kmifqe.behavior import Fit, TanhMixture, fit_behavior, parse_behavior
-from kmifqe.behavior.base import Behavior, Logged
-from kmifqe.behavior.fit_report import FitReport
 from kmifqe.cli.dataset import Data, MaxEpisodeSteps
-from kmifqe.cli.progress import ProgressLine
-from kmifqe.data import Transitions, load_dataset
-from kmifqe.errors import InputError
-from kmifqe.estimators import ESTIMATORS, PRESETS, Estimate, Estimator, fit, make_estimator
-from kmifqe.estimators.presets import check_settings
-from kmifqe.policies import check_policy_fits, load_policy
-from kmifqe.policies.base import Policy
-from kmifqe.problem import Problem
-from kmifqe.report.figures import save_figures
-from kmifqe.report.record import result_record, write_record
-from kmifqe.report.tables import estimates_table, notes_lines
 
-RESULT = "result.json"
-FITTED_DENSITY = "density_floor=1e-3"  # the paper's, where μ is estimated: a fit knows little of thin tails
+# Said again here, and compared with the library by a test: --help is not to wait for JAX.
+ESTIMATORS = "kmifqe, kmifqe-identity, fqe, sr-dice"
+PRESETS = "pendulum, mujoco, d4rl, fast, pendulum-fast, mujoco-fast, d4rl-fast"
+SAVE_SECONDS = 30.0
 
 
 def evaluate(
@@ -60,7 +43,7 @@ def evaluate(
         typer.Option(
             "--estimator",
             "-e",
-            help=f"One of {', '.join(ESTIMATORS)}; repeat for several.",
+            help=f"One of {ESTIMATORS}; repeat for several.",
             show_default="kmifqe",
         ),
     ] = None,
@@ -69,8 +52,12 @@ def evaluate(
         int | None, typer.Option(min=1, help="Training steps of every estimator.", show_default="the paper's")
     ] = None,
     preset: Annotated[
-        str, typer.Option(help=f"The paper's settings for a kind of task: {', '.join(PRESETS)}.")
-    ] = "pendulum",
+        str,
+        typer.Option(
+            help="Settings: the paper's for a kind of task (pendulum, mujoco, d4rl), or fast ones: fast, "
+            "pendulum-fast, mujoco-fast, d4rl-fast (docs/speed.md)."
+        ),
+    ] = "fast",
     setting: Annotated[
         list[str] | None,
         typer.Option(
@@ -85,117 +72,27 @@ def evaluate(
         typer.Option(help="Statistics the policy's inputs were normalised with (VecNormalize), or 'none'."),
     ] = None,
     max_episode_steps: MaxEpisodeSteps = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the result of an earlier run.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace an earlier run in the directory, finished or not.")
+    ] = False,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Go on with the run in the directory; begin if there is none."),
+    ] = False,
+    save_seconds: Annotated[
+        float,
+        typer.Option(min=0, help="Save at most this often, and never for more than 1 % of the time."),
+    ] = SAVE_SECONDS,
 ) -> None:
     """Estimate what a deterministic policy is worth from a log that another controller collected.
 
     Example: kmifqe evaluate log.npz --policy actor.npz --behavior logged --gamma 0.95 --out runs/first
 
     Prints a table and writes result.json (schema: docs/result.md) and figures. V̂ is normalised per step,
-    (1 − gamma) times the expected discounted return; both are printed.
+    (1 − gamma) times the expected discounted return; both are printed. Ctrl-C saves and stops; the same command
+    with --resume goes on, and ends with the same bits.
     """
-    console = Console(stderr=True)
-    names, settings = list(dict.fromkeys(estimator or ["kmifqe"])), list(setting or [])
-    check_settings(names, settings)
-    if behavior is not None and (behavior == "fit" or behavior.endswith(".safetensors")):
-        settings.insert(0, FITTED_DENSITY)
-    estimators = [make_estimator(name, preset, settings, steps) for name in names]
-    _check_out(out, force)
-    load = partial(load_policy, normalization=policy_normalization)
-    target = load(policy)
-    transitions = load_dataset(data, max_episode_steps=max_episode_steps)
-    check_policy_fits(target, transitions.state_dim, transitions.action_dim)
-    for note in transitions.notes:
-        console.print(f"[cyan]note:[/] {escape(note)}", highlight=False)
-    density, report = _density(behavior, names, transitions, target, load, console)
-    problem = Problem.build(transitions, target, density, gamma)
-    console.print(escape(repr(problem)), highlight=False)
-    with ProgressLine(console) as progress:
-        estimates = run_all(estimators, problem, seeds=seeds, steps=steps, progress=progress)
-    out.mkdir(parents=True, exist_ok=True)
-    more: dict[str, Any] = {} if report is None else {"behavior_fit": report.as_record()}
-    if report is not None and isinstance(density, TanhMixture):
-        density.save(out / "behavior.safetensors")
-    write_record(
-        result_record(
-            estimates,
-            problem,
-            data=data,
-            policy=policy,
-            behavior=behavior or "none",
-            command=sys.argv[1:],
-            **more,
-        ),
-        out / RESULT,
-    )
-    save_figures(estimates, problem.counts.in_sample, out, title=f"{policy} judged from {data}")
-    Console().print(estimates_table(estimates))
-    for line in notes_lines(estimates):
-        console.print(line, highlight=False, soft_wrap=True)
-    console.print(f"written: {out / RESULT}", highlight=False)
+    asked = {name: value for name, value in locals().items() if name not in ("out", "force", "resume")}
+    from kmifqe.cli.evaluation import Asked, run_evaluation
 
-
-def run_all(
-    estimators: list[Estimator], problem: Problem, *, seeds: int, steps: int | None, progress: ProgressLine
-) -> list[Estimate]:
-    """Return every estimator's estimate, one after the other."""
-    estimates = []
-    for estimator in estimators:
-        progress.begin(estimator.name)
-        estimates.append(fit(estimator, problem, seeds=seeds, steps=steps, on_progress=progress))
-    return estimates
-
-
-def _check_out(out: Path, force: bool) -> None:
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out}: exists and is not a directory; expected a directory for the results")
-    if (out / RESULT).exists() and not force:
-        raise InputError(f"{out / RESULT}: exists already; choose another --out, or --force to replace it")
-    if not out.exists() and not out.parent.is_dir():
-        raise InputError(f"{out}: cannot be made; the directory {out.parent} does not exist")
-
-
-def _density(
-    spec: str | None,
-    names: list[str],
-    transitions: Transitions,
-    target: Policy,
-    load: Any,
-    console: Console,
-) -> tuple[Behavior | Logged | None, FitReport | None]:
-    """Return the behaviour density the estimators need, fitted now if asked for, and the fit's report."""
-    if not any(name.startswith("kmifqe") for name in names):
-        return None, None
-    if spec is None:
-        raise InputError(
-            "kmifqe needs --behavior: logged, fit, gaussian:POLICY:STD, a fitted FILE.safetensors, or module:function"
-        )
-    low, high = getattr(target, "low", None), getattr(target, "high", None)
-    parsed = parse_behavior(spec, low=low, high=high, load=load)
-    if not isinstance(parsed, Fit):
-        return parsed, None
-    with console.status("fitting the behaviour density …") as status:
-        density, report = fit_behavior(
-            transitions.states,
-            transitions.actions,
-            transitions.episode,
-            low,
-            high,
-            progress=lambda p: status.update(
-                f"fitting the behaviour density: {p.step:,}/{p.steps:,} steps, held-out {max(p.held_out):.3f} nats"
-            ),
-        )
-    Console().print(_likelihood_table(report))
-    for warning in report.warnings:
-        console.print(f"[yellow]warning:[/] {escape(warning)}", highlight=False)
-    return density, report
-
-
-def _likelihood_table(report: FitReport) -> Table:
-    table = Table(title="Fitted behaviour: held-out log-likelihood, nats a row", title_justify="left")
-    table.add_column("components", justify="right")
-    table.add_column("log-likelihood", justify="right")
-    for count, values, error in zip(report.components, report.log_likelihood, report.standard_error):
-        chosen = " ◂" if count == report.chosen else ""
-        table.add_row(str(count), f"{values.mean():.3f} ± {error:.3f}{chosen}")
-    return table
+    run_evaluation(Asked(**asked), out, force=force, resume=resume)

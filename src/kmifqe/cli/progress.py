@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import time
 
+import jax
 import numpy as np
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.text import Text
 
 from kmifqe.estimators import Progress
-from kmifqe.report.tables import duration
+from kmifqe.estimators.foresee import duration
 
 
 class ProgressLine:
@@ -32,13 +35,13 @@ class ProgressLine:
 
     def begin(self, name: str) -> None:
         """Say that an estimator starts: the first steps wait for compilation."""
-        self._started, self._tenths = time.perf_counter(), 0
+        self._started, self._tenths = time.perf_counter(), -1  # the first record is shown: it says how long
         self._show(Text(f"{name}: compiling …"), force=False)
 
     def __call__(self, progress: Progress) -> None:
         """Show one report of `fit`."""
         elapsed = time.perf_counter() - self._started
-        left = elapsed * (progress.steps - progress.step) / progress.step
+        left = elapsed * (progress.steps - progress.step) / (progress.step - progress.begun)
         tenths = 10 * progress.step // progress.steps
         self._show(Text(f"{describe(progress)}  {duration(left)} left"), force=tenths > self._tenths)
         self._tenths = tenths
@@ -62,8 +65,22 @@ def describe(progress: Progress) -> str:
         parts.append(f"V̂ {np.mean(values):.3f}{spread}")
     elif np.isfinite(values).any():
         parts.append(
-            f"V̂ {np.nanmean(values):.3f} ({int((~np.isfinite(values)).sum())} seeds without a value)"
+            f"V̂ {values[np.isfinite(values)].mean():.3f} ({int((~np.isfinite(values)).sum())} seeds without a value)"
         )
     if "h" in progress.infos:
         parts += [f"h {np.mean(progress.infos['h']):.3f}", f"ESS {np.mean(progress.infos['ess']):,.0f}"]
     return "  ".join(parts)
+
+
+def device_name() -> str:
+    """Return the device that the program runs on, as a person says it."""
+    device = jax.devices()[0]
+    if device.platform == "cpu":
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        return f"the CPU, {cores} cores"
+    return f"{device.device_kind} ({device.platform}:{device.id})"
+
+
+def warn_on(console: Console, sentence: str) -> None:
+    """Print a warning."""
+    console.print(f"[yellow]warning:[/] {escape(sentence)}", highlight=False, soft_wrap=True)

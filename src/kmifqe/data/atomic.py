@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all."""
+"""Files and folders that appear whole or not at all, also after a full disk or lost power."""
 
 from __future__ import annotations
 
@@ -15,22 +15,54 @@ from kmifqe.errors import InputError
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """Give a temporary path beside `path`; move it there at the end, or remove it if anything fails."""
-    with _temporary_folder(path) as folder:
+    with _temporary_folder(path) as folder, disk_sentence(path):
         partial = folder / path.name
         yield partial
+        flush(partial)
         os.replace(partial, path)
+        flush_directory(path.parent)
 
 
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
     """Give a temporary folder beside `path`; move it there at the end, replacing what was there."""
-    with _temporary_folder(path) as folder:
+    with _temporary_folder(path) as folder, disk_sentence(path):
         partial = folder / "new"
         partial.mkdir()
         yield partial
+        for inside in (*partial.rglob("*"), partial):
+            (flush_directory if inside.is_dir() else flush)(inside)
         if path.exists():
             os.replace(path, folder / "old")
         os.replace(partial, path)
+        flush_directory(path.parent)
+
+
+@contextmanager
+def disk_sentence(path: Path) -> Iterator[None]:
+    """Turn the system's refusal to write into an InputError that names the file and says why."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError(f"{path}: cannot be written ({reason})") from error
+
+
+def flush(path: Path) -> None:
+    """Bring what was written to a file onto the disk."""
+    with open(path, "rb+") as file:
+        os.fsync(file.fileno())
+
+
+def flush_directory(path: Path) -> None:
+    """Bring a directory's entries onto the disk, so that a rename in it outlives lost power."""
+    if os.name != "posix":  # elsewhere a directory cannot be opened, and needs no flush
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,9 +15,19 @@ from jaxtyping import Array
 
 from kmifqe.errors import InputError
 from kmifqe.estimators.base import Estimate, Estimator, State, config_dict
+from kmifqe.estimators.snapshot import (
+    Checkpoints,
+    Plan,
+    Snapshot,
+    kept_state,
+    rebuilt_state,
+    restartable,
+    rule_name,
+)
 from kmifqe.problem import Problem
 
 RECORDS = 100  # points of the trajectory, when the caller does not say
+Stop = Callable[[np.ndarray, np.ndarray], bool]  # recorded steps (r,), V̂ (r, seeds) -> end here?
 
 
 class Progress(NamedTuple):
@@ -28,6 +39,7 @@ class Progress(NamedTuple):
     steps_per_second: float  # since the record before
     values: np.ndarray  # V̂ per seed
     infos: dict[str, np.ndarray]  # each per seed
+    begun: int = 0  # the step this process began at: not 0 when it goes on from a snapshot
 
 
 def fit(
@@ -38,12 +50,65 @@ def fit(
     steps: int | None = None,
     record_every: int | None = None,
     on_progress: Callable[[Progress], None] | None = None,
+    checkpoints: Checkpoints | None = None,
+    stop: Stop | None = None,
 ) -> Estimate:
     """Return the estimate after `steps` steps of every seed, with the trajectory that led there.
 
-    The same seeds on the same machine and versions give the same bits, however often progress is recorded.
-    `record_every` is rounded to a divisor or multiple of the estimator's refresh period.
+    The same seeds on the same machine and versions give the same bits, however often progress is recorded, and
+    however often the fit was stopped and taken up again from `checkpoints`. `record_every` is rounded to a
+    divisor or multiple of the estimator's periods. `stop` is asked after every record; True ends there.
     """
+    plan = make_plan(estimator, problem, seeds=seeds, steps=steps, record_every=record_every, stop=stop)
+    started = time.perf_counter()
+    keys = jnp.stack([jax.random.key(seed) for seed in plan.seeds])
+    saved = None if checkpoints is None else checkpoints.restore(plan, problem)
+    state, records = _begin(estimator, keys, problem, saved)
+    before = 0.0 if saved is None else saved.seconds
+    begun = done = records.steps[-1] if records.steps else 0
+    for end in [*range(done + plan.record_every, plan.steps, plan.record_every), plan.steps]:
+        if done == plan.steps or (done and stop is not None and stop(*records.so_far())):
+            break
+        clock = time.perf_counter()
+        state, info = _advance(estimator, keys, state, problem, done, end)
+        kept = _kept_if_due(checkpoints, estimator, end, state)
+        state = _refreshed(estimator, end, state, problem)
+        values = np.asarray(_values(estimator, state, problem))
+        rate = (end - done) / (time.perf_counter() - clock)
+        records.add(end, values, {name: np.asarray(series) for name, series in info.items()})
+        done = end
+        if on_progress is not None:
+            on_progress(Progress(estimator.name, end, plan.steps, rate, values, records.infos[-1], begun))
+        if checkpoints is not None and kept is not None:
+            seconds = before + time.perf_counter() - started
+            checkpoints.save(Snapshot(end, kept, *records.so_far(), records.stacked_infos(), seconds))
+    recorded, trajectory = records.so_far()
+    return Estimate(
+        estimator=estimator.name,
+        config=plan.config,
+        gamma=plan.gamma,
+        seeds=plan.seeds,
+        steps=done,
+        values=trajectory[-1].astype(np.float64),
+        recorded_steps=recorded,
+        trajectory=trajectory,
+        infos=records.stacked_infos(),
+        seconds=before + time.perf_counter() - started,
+        device=str(jax.devices()[0].device_kind),
+        final_state=state,
+    )
+
+
+def make_plan(
+    estimator: Estimator,
+    problem: Problem,
+    *,
+    seeds: int | Sequence[int] = 10,
+    steps: int | None = None,
+    record_every: int | None = None,
+    stop: Stop | None = None,
+) -> Plan:
+    """Return what `fit` with these arguments will do, or refuse arguments that make no sense."""
     seeds = tuple(range(seeds)) if isinstance(seeds, int) else tuple(int(seed) for seed in seeds)
     steps = estimator.default_steps if steps is None else steps
     if not seeds:
@@ -52,49 +117,71 @@ def fit(
         raise InputError(f"steps is {steps}; expected at least 1")
     if record_every is not None and record_every < 1:
         raise InputError(f"record_every is {record_every}; expected at least 1")
-    started = time.perf_counter()
-    keys = jnp.stack([jax.random.key(seed) for seed in seeds])
-    state = _init(estimator, keys, problem)
-    recorded, trajectory, infos = [], [], []
-    ends = _record_ends(steps, record_every or -(-steps // RECORDS), estimator.refresh_every)
-    done = 0
-    for end in ends:
-        clock = time.perf_counter()
-        state, info = _advance(estimator, keys, state, problem, done, end)
-        values = np.asarray(_values(estimator, state, problem))
-        rate = (end - done) / (time.perf_counter() - clock)
-        recorded.append(end)
-        trajectory.append(values)
-        infos.append({name: np.asarray(series) for name, series in info.items()})
-        done = end
-        if on_progress is not None:
-            on_progress(Progress(estimator.name, end, steps, rate, values, infos[-1]))
-    return Estimate(
+    return Plan(
         estimator=estimator.name,
         config=config_dict(estimator.config),
-        gamma=round(float(problem.gamma), 7),
         seeds=seeds,
         steps=steps,
-        values=trajectory[-1].astype(np.float64),
-        recorded_steps=np.asarray(recorded),
-        trajectory=np.stack(trajectory),
-        infos={name: np.stack([info[name] for info in infos]) for name in infos[0]},
-        seconds=time.perf_counter() - started,
-        device=str(jax.devices()[0].device_kind),
-        final_state=state,
+        record_every=_record_every(
+            record_every or -(-steps // RECORDS), estimator.refresh_every, estimator.restart_every
+        ),
+        gamma=round(float(problem.gamma), 7),
+        stop=rule_name(stop),
     )
 
 
-def _record_ends(steps: int, every: int, period: int) -> list[int]:
-    """Return the step counts after which to record: multiples or divisors of the period, and the last.
+@dataclass
+class _Records:
+    """The trajectory as it grows, one entry a record."""
 
-    So the scan between two records or refreshes has one length, and is compiled once.
+    steps: list[int] = field(default_factory=list)
+    values: list[np.ndarray] = field(default_factory=list)
+    infos: list[dict[str, np.ndarray]] = field(default_factory=list)
+
+    def add(self, step: int, values: np.ndarray, infos: dict[str, np.ndarray]) -> None:
+        self.steps.append(step)
+        self.values.append(values)
+        self.infos.append(infos)
+
+    def so_far(self) -> tuple[np.ndarray, np.ndarray]:
+        return np.asarray(self.steps), np.stack(self.values)
+
+    def stacked_infos(self) -> dict[str, np.ndarray]:
+        return {name: np.stack([info[name] for info in self.infos]) for name in self.infos[0]}
+
+
+def _begin(
+    estimator: Estimator, keys: Array, problem: Problem, saved: Snapshot | None
+) -> tuple[State, _Records]:
+    """Return the state and records to go on from: those of `saved`, or none yet."""
+    if saved is None:
+        return _init(estimator, keys, problem), _Records()
+    shapes = jax.eval_shape(partial(_init, estimator), keys, problem)
+    state = _refreshed(estimator, saved.step, rebuilt_state(estimator, saved.state, shapes), problem)
+    infos = [
+        {name: series[i] for name, series in saved.infos.items()} for i in range(len(saved.recorded_steps))
+    ]
+    return state, _Records(saved.recorded_steps.tolist(), list(saved.trajectory), infos)
+
+
+def _kept_if_due(
+    checkpoints: Checkpoints | None, estimator: Estimator, step: int, state: State
+) -> dict[str, np.ndarray] | None:
+    """Return what a snapshot keeps of the state before its refresh, if one is wanted and can be made here."""
+    if checkpoints is None or not restartable(estimator, step):
+        return None
+    jax.block_until_ready(state)  # asked after the block, not when it was sent off: a wish may come meanwhile
+    return kept_state(estimator, state) if checkpoints.due(step) else None
+
+
+def _record_every(every: int, *periods: int) -> int:
+    """Return the steps between two records: `every`, brought down to a multiple or divisor of each period.
+
+    So the scan between two records or refreshes has one length, and is compiled once, and wherever a fit can begin
+    again there is a record.
     """
-    if period and every > period:
-        every = every // period * period
-    elif period:
-        every = max(divisor for divisor in range(1, every + 1) if period % divisor == 0)
-    return [*range(every, steps, every), steps]
+    fits = (n for n in range(every, 0, -1) if all(n % p == 0 or p % n == 0 for p in periods if p))
+    return next(fits)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -112,15 +199,15 @@ def _values(estimator: Estimator, state: State, problem: Problem) -> Array:
 def _advance(
     estimator: Estimator, keys: Array, state: State, problem: Problem, done: int, end: int
 ) -> tuple[State, dict[str, Array]]:
-    """Take the steps done..end, refreshing wherever a period ends; return the state and mean infos."""
+    """Take the steps done..end, refreshing wherever a period ends before `end`; return state and mean infos."""
     sums: dict[str, Any] = {}
+    period = estimator.refresh_every or end
     start = done
     while start < end:
-        period = estimator.refresh_every
-        stop = min(end, (start // period + 1) * period) if period else end
+        if start > done:
+            state = _refreshed(estimator, start, state, problem)
+        stop = min(end, (start // period + 1) * period)
         state, info = _run_steps(estimator, stop - start, keys, state, problem, jnp.int32(start))
-        if estimator.refresh is not None and stop % period == 0:
-            state = _refresh(estimator.refresh, jnp.int32(stop), state, problem)
         for name, total in info.items():
             sums[name] = sums.get(name, 0.0) + total
         start = stop
@@ -141,8 +228,15 @@ def _run_steps(
     return state, jax.tree.map(lambda series: series.sum(axis=0), infos)
 
 
-@partial(jax.jit, static_argnums=0, donate_argnums=2)
+def _refreshed(estimator: Estimator, step: int, state: State, problem: Problem) -> State:
+    """Return the state after the refresh at `step`, if one is due there."""
+    if estimator.refresh is None or step % estimator.refresh_every:
+        return state
+    return _refresh(estimator.refresh, estimator.refresh_kind(step), state, problem)
+
+
+@partial(jax.jit, static_argnums=(0, 1), donate_argnums=2)
 def _refresh(
-    refresh: Callable[[Array, State, Problem], State], t: Array, state: State, problem: Problem
+    refresh: Callable[[str, State, Problem], State], kind: str, state: State, problem: Problem
 ) -> State:
-    return jax.vmap(refresh, in_axes=(None, 0, None))(t, state, problem)
+    return jax.vmap(partial(refresh, kind), in_axes=(0, None))(state, problem)

@@ -1,0 +1,186 @@
+"""What `kmifqe evaluate` does: read, build, foresee, run, report."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from kmifqe.cli.compilation import keep_compiled_programs
+from kmifqe.cli.density import behavior_density
+from kmifqe.cli.interrupts import Interrupts
+from kmifqe.cli.progress import ProgressLine, device_name, warn_on
+from kmifqe.data import load_dataset
+from kmifqe.data.atomic import disk_sentence
+from kmifqe.errors import InputError
+from kmifqe.estimators import Estimate, Estimator, make_estimator
+from kmifqe.estimators.fit import make_plan
+from kmifqe.estimators.foresee import placed, size, with_fallback
+from kmifqe.estimators.presets import check_settings
+from kmifqe.estimators.snapshot import Plan
+from kmifqe.policies import check_policy_fits, load_policy
+from kmifqe.problem import Problem
+from kmifqe.report.figures import save_figures
+from kmifqe.report.record import result_record, write_record
+from kmifqe.report.tables import estimates_table, notes_lines
+from kmifqe.runs import Interrupted, RunDirectory, open_run
+from kmifqe.runs.directory import RESULT
+
+FITTED_DENSITY = "density_floor=1e-3"  # the paper's, where μ is estimated: a fit knows little of thin tails
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options of an evaluation, as the command line names them; run.json keeps them."""
+
+    data: str
+    policy: str
+    behavior: str | None
+    gamma: float
+    estimator: list[str] | None
+    seeds: int
+    steps: int | None
+    preset: str
+    setting: list[str] | None
+    policy_normalization: str | None
+    max_episode_steps: int | None
+    save_seconds: float
+
+
+def run_evaluation(asked: Asked, out: Path, *, force: bool, resume: bool) -> None:
+    """Judge the policy, go on with an earlier run if asked to, and print and write what came out."""
+    console = Console(stderr=True)
+    keep_compiled_programs()
+    names, estimators = _estimators(asked)
+    if force and resume:
+        raise InputError("--force starts again and --resume goes on; give one of them")
+    interrupts = Interrupts(console)
+    with open_run(
+        out,
+        asdict(asked),
+        resume=resume,
+        force=force,
+        save_seconds=asked.save_seconds,
+        stop_asked=interrupts.asked,
+        warn=partial(warn_on, console),
+    ) as run:
+        problem, report = _problem(asked, names, run, console)
+        console.print(escape(repr(problem)), highlight=False, soft_wrap=True)
+        console.print(f"running on {device_name()}", highlight=False)
+        if problem.is_on_host:
+            warn_on(
+                console,
+                f"{size(problem.host_bytes)} of data exceed the device's memory and stay in host memory",
+            )
+        plans = [make_plan(e, problem, seeds=asked.seeds, steps=asked.steps) for e in estimators]
+        run.begin(plans, problem)
+        started = time.perf_counter()
+        try:
+            with interrupts, ProgressLine(console) as progress:
+                estimates = run_all(estimators, plans, problem, run, progress, console)
+        except Interrupted as stopped:
+            _say_what_is_there(stopped, run, plans, console)
+            raise typer.Exit(interrupts.exit_code) from None
+        if run.saves:
+            share = run.saving_seconds / (time.perf_counter() - started)
+            console.print(f"saved {run.saves} times on the way, {share:.2%} of the time", highlight=False)
+        record = result_record(
+            estimates,
+            problem,
+            data=asked.data,
+            policy=asked.policy,
+            behavior=asked.behavior or "none",
+            command=sys.argv[1:],
+            **({} if report is None else {"behavior_fit": report}),
+        )
+        with disk_sentence(out / RESULT):
+            title = f"{asked.policy} judged from {asked.data}"
+            save_figures(estimates, problem.counts.in_sample, out, title=title)
+            write_record(record, out / RESULT)
+    Console().print(estimates_table(estimates))
+    for line in notes_lines(estimates):
+        console.print(line, highlight=False, soft_wrap=True)
+    console.print(f"written: {escape(str(out / RESULT))}", highlight=False)
+
+
+def run_all(
+    estimators: list[Estimator],
+    plans: list[Plan],
+    problem: Problem,
+    run: RunDirectory,
+    progress: ProgressLine,
+    console: Console,
+) -> list[Estimate]:
+    """Return every estimator's estimate, one after the other, those of an earlier process as it left them.
+
+    What a run will take is said before it; data that the device cannot hold moves to host memory.
+    """
+    estimates = []
+    for estimator, plan in zip(estimators, plans):
+        stored = run.finished(plan)
+        if stored is not None:
+            estimates.append(stored)
+            continue
+        run.refuse_to_begin(plan)  # before half a minute of compilation
+        progress.begin(estimator.name)
+        problem, forecast, said = placed(estimator, problem, seeds=plan.seeds, steps=plan.steps)
+        console.print(f"{forecast}; another {size(forecast.free)} is free", highlight=False, soft_wrap=True)
+        if said:
+            warn_on(console, said)
+        progress.begin(estimator.name)  # again: the forecast has compiled, the time that is left begins here
+        fit = partial(run.fit, estimator, seeds=plan.seeds, steps=plan.steps, on_progress=progress)
+        estimate, problem = with_fallback(fit, problem, partial(warn_on, console))
+        estimates.append(estimate)
+    return estimates
+
+
+def _estimators(asked: Asked) -> tuple[list[str], list[Estimator]]:
+    """Return the names that were asked for, each once, and their estimators with all settings."""
+    names, settings = list(dict.fromkeys(asked.estimator or ["kmifqe"])), list(asked.setting or [])
+    check_settings(names, settings)
+    if asked.behavior is not None and (asked.behavior == "fit" or asked.behavior.endswith(".safetensors")):
+        settings.insert(0, FITTED_DENSITY)
+    return names, [make_estimator(name, asked.preset, settings, asked.steps) for name in names]
+
+
+def _problem(
+    asked: Asked, names: list[str], run: RunDirectory, console: Console
+) -> tuple[Problem, dict[str, Any] | None]:
+    """Return the problem, and the report of a density that was fitted for it; the log itself is given up."""
+    load = partial(load_policy, normalization=asked.policy_normalization)
+    target = load(asked.policy)
+    transitions = load_dataset(asked.data, max_episode_steps=asked.max_episode_steps)
+    check_policy_fits(target, transitions.state_dim, transitions.action_dim)
+    for note in transitions.notes:
+        console.print(f"[cyan]note:[/] {escape(note)}", highlight=False)
+    density, report = behavior_density(asked.behavior, names, transitions, target, load, run, console)
+    return Problem.build(transitions, target, density, asked.gamma), report
+
+
+def _say_what_is_there(stopped: Interrupted, run: RunDirectory, plans: list[Plan], console: Console) -> None:
+    """Print the finished estimates, how far the stopped one is, and how to go on."""
+    finished = [estimate for plan in plans if (estimate := run.finished(plan)) is not None]
+    if finished:
+        Console().print(estimates_table(finished))
+    if stopped.snapshot is None:
+        console.print(f"{stopped.estimator}: not begun", highlight=False)
+    else:
+        values = stopped.snapshot.trajectory[-1]
+        console.print(
+            f"{stopped.estimator}: {stopped.snapshot.step:,} of {stopped.steps:,} steps saved, "
+            f"V̂ {np.mean(values):.3f} so far",
+            highlight=False,
+        )
+    console.print(
+        f"go on with: kmifqe resume {escape(str(run.path))} (or the same command with --resume)",
+        highlight=False,
+        soft_wrap=True,
+    )

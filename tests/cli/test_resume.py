@@ -1,0 +1,275 @@
+"""`kmifqe evaluate` survives: stopped, refused, resumed, with the bits of an undisturbed run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from kmifqe.behavior import FitConfig, fit_behavior
+from kmifqe.cli import density
+from kmifqe.cli.interrupts import Interrupts
+from kmifqe.runs.lock import locked
+
+FAST = ("--gamma", 0.5, "--seeds", 2, "--steps", 20, "--set", "hidden=8", "--set", "batch=16")
+PERIOD = (
+    "--set",
+    "target_period=5",
+    "--set",
+    "metric_period=1",
+    "--set",
+    "bandwidth=0.5",
+)  # a fixed bandwidth compiles in less time
+
+
+@pytest.fixture
+def evaluate(kmifqe_command, tmp_path, log, actor_path):
+    """Return a function of (directory, options) that evaluates FQE and, with a density, KMIFQE."""
+    data = tmp_path / "log.npz"
+    np.savez(data, **log)
+
+    def run(out, *options, behavior="logged"):
+        more = () if behavior is None else ("-e", "kmifqe-identity", "--behavior", behavior, *PERIOD)
+        return kmifqe_command(
+            "evaluate", data, "--policy", actor_path, "--out", out, "-e", "fqe", *FAST, *more, *options
+        )
+
+    return run
+
+
+@pytest.fixture
+def stop_after(monkeypatch):
+    """Return a function that lets Ctrl-C be heard at the `count`-th time the run asks for it; 0 for never."""
+
+    def arm(count):
+        asked = [0]
+
+        def fake(self):
+            asked[0] += 1
+            self._signal = signal.SIGINT if count and asked[0] >= count else 0
+            return bool(self._signal)
+
+        monkeypatch.setattr(Interrupts, "asked", fake)
+
+    return arm
+
+
+def estimates(out):
+    """Return the result's estimates without what may differ: the time they took."""
+    result = json.loads((out / "result.json").read_text())
+    return [{k: v for k, v in e.items() if k != "seconds"} for e in result["estimates"]]
+
+
+def test_a_stopped_run_goes_on_with_the_same_bits(
+    evaluate, kmifqe_command, stop_after, tmp_path, monkeypatch
+):
+    whole, out = tmp_path / "whole", tmp_path / "run"
+    assert evaluate(whole).code == 0
+    stop_after(8)  # asked twice before the first step of FQE, then at every one of its 20 records
+    stopped = evaluate(out)
+    assert stopped.code == 130
+    assert "fqe: 6 of 20 steps saved" in stopped.err
+    assert f"kmifqe resume {out}" in stopped.err
+    assert not (out / "result.json").exists()
+
+    stop_after(0)
+    refused = evaluate(out)
+    assert refused.code == 2
+    assert "unfinished run; --resume" in refused.err
+
+    # 14 records are left of FQE; then at the second of KMIFQE's steps 5, 10, 15, 20.
+    stop_after(2 + 14 + 2 + 2)
+    stopped = evaluate(out, "--resume")
+    assert stopped.code == 130
+    assert "kmifqe-identity: 10 of 20 steps saved" in stopped.err
+    assert "fqe" in stopped.out  # the finished estimate is printed
+
+    stop_after(0)
+    monkeypatch.chdir(
+        tmp_path / "run"
+    )  # paths in the options are relative to where the run began, if relative
+    done = kmifqe_command("resume", out)
+    assert done.code == 0, done.err
+    assert estimates(out) == estimates(whole)
+    assert sorted(p.name for p in out.iterdir()) == [
+        "bandwidth.png",
+        "finished",
+        "result.json",
+        "run.json",
+        "trajectories.png",
+    ]
+    again = evaluate(out, "--resume")
+    assert again.code == 0
+    assert "steps  " not in again.err  # no progress: nothing was left to do
+    assert estimates(out) == estimates(whole)
+
+
+def test_relative_paths_are_those_of_the_first_command(
+    kmifqe_command, stop_after, tmp_path, log, actor_path, monkeypatch
+):
+    np.savez(tmp_path / "log.npz", **log)
+    monkeypatch.chdir(tmp_path)
+    stop_after(4)
+    arguments = ("log.npz", "--policy", actor_path.name, "--out", "run", "-e", "fqe", *FAST)
+    assert kmifqe_command("evaluate", *arguments).code == 130
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    stop_after(0)
+    done = kmifqe_command("resume", "../run")
+    assert done.code == 0, done.err
+    assert estimates(tmp_path / "run")[0]["steps"] == 20
+
+
+def test_a_fitted_density_is_fitted_once(evaluate, stop_after, tmp_path, monkeypatch):
+    fits = []
+
+    def quick_fit(*args, progress):
+        fits.append(1)
+        return fit_behavior(*args, FitConfig(components=(2,), hidden=(8,), steps=10), progress)
+
+    monkeypatch.setattr(density, "fit_behavior", quick_fit)
+    out = tmp_path / "run"
+    stop_after(1)  # before FQE: nothing is compiled
+    first = evaluate(out, behavior="fit")
+    assert first.code == 130, first.err
+    assert "fqe: not begun" in first.err
+    stored = (out / "behavior.safetensors").read_bytes()
+    again = evaluate(out, "--resume", behavior="fit")
+    assert again.code == 130, again.err
+    assert "as fitted before" in again.err
+    assert len(fits) == 1
+    assert (out / "behavior.safetensors").read_bytes() == stored
+    assert json.loads((out / "behavior_fit.json").read_text())["report"]["chosen"] == 2
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        (("--seeds", 3), ["seeds = [0, 1]", "seeds = [0, 1, 2]"]),
+        (("--steps", 40), ["steps = 20", "steps = 40"]),
+        (("--gamma", 0.9), ["gamma = 0.5", "gamma = 0.9"]),
+        (("--set", "tau=0.5"), ["tau = 0.005", "tau = 0.5"]),
+        (("--force",), ["--force", "--resume"]),
+    ],
+)
+def test_resuming_another_run_is_one_sentence(evaluate, stop_after, tmp_path, options, words):
+    stop_after(4)
+    out = tmp_path / "run"
+    assert evaluate(out, behavior=None).code == 130
+    stop_after(0)
+    refused = evaluate(out, "--resume", *options, behavior=None)
+    assert refused.code == 2
+    for word in words:
+        assert word in refused.err
+    assert "Traceback" not in refused.err
+
+
+def test_a_second_process_and_a_missing_run_are_one_sentence(evaluate, kmifqe_command, tmp_path):
+    out = tmp_path / "run"
+    out.mkdir()
+    with locked(out / ".lock"):
+        refused = evaluate(out, behavior=None)
+    assert refused.code == 2
+    assert f"another process (id {os.getpid()})" in refused.err
+    missing = kmifqe_command("resume", tmp_path / "none")
+    assert missing.code == 2
+    assert "run.json: does not exist" in missing.err
+
+
+def test_a_full_disk_is_one_sentence_and_the_run_goes_on_later(evaluate, tmp_path, monkeypatch):
+    def full(*args, **more):
+        raise OSError(28, "No space left on device")
+
+    out = tmp_path / "run"
+    with monkeypatch.context() as patched:
+        patched.setattr("kmifqe.cli.evaluation.write_record", full)
+        refused = evaluate(out, behavior=None)
+    assert refused.code == 2
+    assert f"{out / 'result.json'}: cannot be written (No space left on device)" in refused.err
+    done = evaluate(out, "--resume", behavior=None)
+    assert done.code == 0, done.err
+    assert estimates(out)[0]["steps"] == 20
+
+
+# --- Real signals, to a real process
+
+# A test run in the background of a shell script ignores SIGINT, and so would every child of it.
+AS_IF_IN_A_TERMINAL = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from kmifqe.cli import main
+main()
+"""
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    """Return a folder for compiled programs: each is compiled by the first process that needs it."""
+    return tmp_path_factory.mktemp("compiled")
+
+
+def start(folder, log, actor_path, steps, compiled):
+    """Return an evaluation in a process of its own, and its directory."""
+    data, out = folder / "log.npz", folder / "run"
+    np.savez(data, **log)
+    command = [
+        sys.executable,
+        "-c",
+        AS_IF_IN_A_TERMINAL,
+        "evaluate",
+        data,
+        "--policy",
+        actor_path,
+        "--out",
+        out,
+    ]
+    command += ["-e", "fqe", "--gamma", 0.5, "--seeds", 2, "--steps", steps, "--set", "hidden=8", "--resume"]
+    cache = {"JAX_COMPILATION_CACHE_DIR": compiled, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": 0}
+    process = subprocess.Popen(
+        list(map(str, command)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"COLUMNS": "200"} | {name: str(value) for name, value in cache.items()},
+    )
+    return process, out
+
+
+def test_a_signal_finishes_the_block_and_saves(tmp_path, log, actor_path, compiled):
+    steps = [0]
+    for number, code in (
+        (signal.SIGINT, 130),
+        (signal.SIGTERM, 143),
+    ):  # the second goes on where the first ended
+        process, out = start(tmp_path, log, actor_path, steps=200_000, compiled=compiled)
+        while "/200,000 steps" not in process.stderr.readline() and process.poll() is None:
+            pass
+        process.send_signal(number)
+        _, err = process.communicate(timeout=300)
+        assert process.returncode == code, err
+        assert "this block of steps is finished and saved first" in err
+        saved = re.search(r"fqe: ([\d,]+) of 200,000 steps saved", err)
+        assert saved is not None, err
+        steps.append(int(saved[1].replace(",", "")))
+        assert steps[-1] % 2_000 == 0
+        assert steps[-1] > steps[-2]
+        assert (out / "checkpoints" / "fqe" / f"step-{steps[-1]:012d}.safetensors").exists()
+
+
+def test_ctrl_c_twice_stops_inside_the_block(tmp_path, log, actor_path, compiled):
+    process, out = start(tmp_path, log, actor_path, 2_000_000_000, compiled)  # the block would take hours
+    while not (out / "checkpoints").exists() and process.poll() is None:
+        time.sleep(0.05)
+    for _ in range(2):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 130, err
+    assert "stopped; what was saved before is there" in err
