@@ -109,3 +109,9 @@ def test_unchecked_loading_lets_nan_through_without_moving_episodes(tmp_path, en
     read = load_dataset(tmp_path / "log.npz", check_finite=False)
     assert np.isnan(read.states[5]).all()
     assert np.array_equal(read.episode, log.episode)
+
+
+@pytest.mark.parametrize("name", ["a" * 5000, "~nobody-of-this-name/log.npz"])
+def test_what_cannot_be_a_file_name_is_refused(name):
+    with pytest.raises(InputError, match="cannot be read as the name of a file"):
+        load_dataset(name)

@@ -56,6 +56,11 @@ def test_t_plus_one_observations_align_with_t_actions(tmp_path, data_format):
     assert log.actions.shape == (9, 1)
 
 
+def test_texts_among_the_infos_are_left_alone(tmp_path):
+    texts = {"infos": lambda a, e: {"why": [f"step {t}" for t in range(LENGTHS[e] + 1)]}}
+    assert len(load_dataset(write(tmp_path / "log-v0", **texts))) == sum(LENGTHS)
+
+
 def test_a_dataset_is_found_by_directory_data_directory_and_id(tmp_path, monkeypatch, same_log):
     folder = write(tmp_path / "mujoco" / "hopper" / "expert-v0")
     log = load_dataset(folder)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kmifqe.data import fill, load_dataset
+from kmifqe.data import fill, load_dataset, save_dataset
 from kmifqe.errors import InputError
 
 pa = pytest.importorskip("pyarrow")
@@ -128,3 +128,15 @@ def test_a_missing_pyarrow_names_the_extra(monkeypatch, tmp_path, encoded):
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     with pytest.raises(InputError, match=r"need pyarrow; install it with: pip install 'kmifqe\[parquet\]'"):
         load_dataset(tmp_path / "log.parquet")
+
+
+@pytest.mark.parametrize("claim", [15, 17])
+def test_a_table_that_miscounts_its_rows_is_refused(log, tmp_path, claim):
+    path = tmp_path / "log.parquet"
+    save_dataset(log, path)
+    data = path.read_bytes()
+    rows = b"\x16" + bytes([2 * 16])  # field 3 of the footer: sixteen rows
+    at = data.index(rows, len(data) - 8 - int.from_bytes(data[-8:-4], "little"))
+    path.write_bytes(data[: at + 1] + bytes([2 * claim]) + data[at + 2 :])
+    with pytest.raises(InputError, match=rf"the {claim} rows declared|the file declares {claim}$"):
+        load_dataset(path)

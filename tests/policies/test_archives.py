@@ -88,3 +88,22 @@ def test_damage_is_named(tmp_path):
         read_npz(tmp_path / "flipped.npz")
     with pytest.raises(InputError, match=r"member w9 is missing; found w0\.npy"):
         Archive(tmp_path / "a.npz", "a.npz").read("w9")
+
+
+def test_letters_that_do_not_exist_are_refused(tmp_path):
+    write_npy_member(tmp_path / "a.npz", npy(np.array("relu"))[:-4] + b"\xff\xff\xff\xff")
+    with pytest.raises(InputError, match="w0 holds letters that are none"):
+        read_npz(tmp_path / "a.npz")
+
+
+def test_only_the_methods_that_numpy_uses_are_unpacked(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_BZIP2) as archive:
+        archive.writestr("w0.npy", npy(np.zeros(9)))
+    with pytest.raises(InputError, match=r"member w0\.npy is compressed by method 12; expected deflate"):
+        read_npz(tmp_path / "a.npz")
+
+
+def test_a_small_archive_may_unpack_to_little(tmp_path):
+    np.savez_compressed(tmp_path / "bomb.npz", w0=np.zeros(5_000_000))
+    with pytest.raises(InputError, match="unpacks to 40,000,128 bytes; expected at most"):
+        read_npz(tmp_path / "bomb.npz")

@@ -73,7 +73,7 @@ def test_a_checkpoint_dressed_as_torchscript_runs_nothing(tmp_path, hostile, can
                 member, hostile if member.endswith(("data.pkl", "constants.pkl")) else honest.read(member)
             )
     (tmp_path / "policy.pt").write_bytes(buffer.getvalue())
-    with pytest.raises(InputError, match="not readable TorchScript"):
+    with pytest.raises(InputError, match=r"data\.pkl: refers to .*open"):
         load_policy(tmp_path / "policy.pt")
     assert torch.__version__
     assert not canary.exists()

@@ -123,3 +123,8 @@ def test_reading_an_sb3_zip_imports_neither_torch_nor_sb3(tmp_path):
         "sys.exit(bool({'torch', 'stable_baselines3', 'onnxruntime'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code, str(path)], check=False).returncode == 0
+
+
+def test_what_cannot_be_a_file_name_is_refused():
+    with pytest.raises(InputError, match="cannot be the name of a file"):
+        load_policy("a" * 5000 + ".npz")

@@ -25,6 +25,8 @@ from kmifqe.behavior.network import (
 )
 from kmifqe.behavior.support import Support
 from kmifqe.errors import InputError
+from kmifqe.policies.actor import UNREADABLE
+from kmifqe.policies.archives import shown
 
 FORMAT = "kmifqe tanh mixture 1"
 CHUNK = 8192  # rows at a time: 40 components × 17 dimensions × 4 bytes × 8192 is 22 MB an intermediate
@@ -121,12 +123,12 @@ class TanhMixture:
             with safe_open(path, framework="numpy") as file:
                 fields = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
                 settings = file.metadata() or {}
-        except (OSError, SafetensorError) as error:
-            raise InputError(f"{path}: not a readable safetensors file ({error})") from error
+        except (OSError, SafetensorError, *UNREADABLE) as error:
+            raise InputError(f"{path}: not a readable safetensors file ({shown(error)})") from error
         if settings.get("format") != FORMAT:
             raise InputError(
                 f"{path}: not a fitted behaviour; expected format {FORMAT!r} in the metadata, found "
-                f"{settings.get('format', 'none')!r} (a policy goes into gaussian:POLICY:STD)"
+                f"{shown(settings.get('format', 'none'))!r} (a policy goes into gaussian:POLICY:STD)"
             )
         return _from_fields(fields, settings, str(path))
 
@@ -204,7 +206,11 @@ def _from_fields(fields: dict[str, np.ndarray], settings: dict[str, str], name: 
     for field in wanted:
         if field not in fields:
             raise InputError(
-                f"{name}: field {field} is missing; found {', '.join(sorted(fields)) or 'nothing'}"
+                f"{name}: field {field} is missing; found {shown(', '.join(sorted(fields)), 200) or 'nothing'}"
+            )
+        if fields[field].dtype.kind != "f":
+            raise InputError(
+                f"{name}: {field} has type {fields[field].dtype}; expected floating-point numbers"
             )
         if not np.isfinite(fields[field]).all():
             raise InputError(f"{name}: {field} holds NaN or infinity")
@@ -212,10 +218,22 @@ def _from_fields(fields: dict[str, np.ndarray], settings: dict[str, str], name: 
         layer = float(settings["layer"])
     except (KeyError, ValueError) as error:
         raise InputError(f"{name}: layer is missing or no number in the metadata") from error
-    dims, width = len(fields["low"]), len(fields["state_mean"])
-    for field, expected in [*((f, dims) for f in ("low", "high", "centre", "scale")), ("state_std", width)]:
-        if fields[field].shape != (expected,):
-            raise InputError(f"{name}: {field} has shape {fields[field].shape}; expected ({expected},)")
+    dims, width = fields["low"].size, fields["state_mean"].size
+    sizes = dict.fromkeys(("low", "high", "centre", "scale"), dims) | {
+        "state_mean": width,
+        "state_std": width,
+    }
+    for field, expected in sizes.items():
+        if fields[field].shape != (expected,) or expected == 0:
+            raise InputError(
+                f"{name}: {field} has shape {fields[field].shape}; expected ({expected or 'some'},)"
+            )
+    if not (fields["low"] < fields["high"]).all():
+        raise InputError(f"{name}: low is not below high in every action dimension")
+    if not ((fields["scale"] > 0).all() and (fields["state_std"] > 0).all() and 0 < layer < 1):
+        raise InputError(
+            f"{name}: scale, state_std or layer is not positive; expected a density saved by a fit"
+        )
     for i in range(layers):
         weight, bias = fields[f"w{i}"], fields[f"b{i}"]
         if weight.ndim != 2 or weight.shape[0] != width or bias.shape != weight.shape[1:]:

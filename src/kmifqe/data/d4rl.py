@@ -10,10 +10,12 @@ import numpy as np
 
 from kmifqe.data.fields import ALIASES, Header, Piece, require_fields, resolve_names
 from kmifqe.data.fill import row_slices
-from kmifqe.data.limits import check_declared_bytes, sentence_for
+from kmifqe.data.hdf5_chunks import check_chunks
+from kmifqe.data.hdf5_heaps import check_free_lengths
+from kmifqe.data.limits import check_declared_bytes, sentence_for, shown
 from kmifqe.errors import InputError
 
-HDF5_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError)
+HDF5_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError, MemoryError)
 
 
 class D4rlFile:
@@ -27,7 +29,9 @@ class D4rlFile:
                 raise InputError(
                     f"{path}: is the inside of a Minari dataset; give the directory that holds it"
                 )
-            _refuse_linked_roots(file, self.name)
+            for alias in sorted({alias for names in ALIASES.values() for alias in names}):
+                # First of all: even asking whether `infos/x` exists would open the file that a link names.
+                refuse_links(file, alias, self.name)
             available = set(file) | {alias for names in ALIASES.values() for alias in names if alias in file}
             self._stored_names = resolve_names(available, self.name)
             require_fields(self._stored_names, set(file), self.name)
@@ -51,7 +55,6 @@ class D4rlFile:
                 yield rows, dataset[rows]
 
     def _header(self, file: h5py.File, stored: str, field: str) -> Header:
-        refuse_external_link(file[stored.rpartition("/")[0] or "/"], stored.rpartition("/")[2], self.name)
         dataset = file[stored]
         if not isinstance(dataset, h5py.Dataset) or dataset.shape is None:
             raise InputError(
@@ -61,23 +64,31 @@ class D4rlFile:
         return Header(dataset.shape, dataset.dtype)
 
 
-def _refuse_linked_roots(file: h5py.File, name: str) -> None:
-    # First of all: even asking whether `infos/x` exists would open the file that a linked `infos` names.
-    for root in {alias.partition("/")[0] for names in ALIASES.values() for alias in names}:
-        refuse_external_link(file, root, name)
-
-
-def refuse_external_link(group: h5py.Group, key: str, name: str) -> None:
-    """Refuse a field that lives in another file: a data file has no business opening others."""
-    if isinstance(group.get(key, getlink=True), h5py.ExternalLink):
-        path = f"{group.name}/{key}".lstrip("/")
-        raise InputError(f"{name}: {path} is a link to another file; expected an array in this one")
+def refuse_links(group: h5py.Group, path: str, name: str) -> None:
+    """Refuse a path any part of which is a link: it may lead, by others, into another file."""
+    for key in path.split("/"):
+        link = group.get(key, getlink=True)
+        if link is None:
+            return
+        if not isinstance(link, h5py.HardLink):
+            where = shown(f"{group.name}/{key}".lstrip("/"))
+            raise InputError(
+                f"{name}: {where} is a link to another file or field; expected an array in its place"
+            )
+        member = group[key]
+        if not isinstance(member, h5py.Group):
+            return
+        group = member
 
 
 def check_dataset(dataset: h5py.Dataset, file_bytes: int, name: str) -> None:
     """Refuse an HDF5 array kept in other files, or one that claims far more than the file holds."""
     if dataset.is_virtual or dataset.external:
-        raise InputError(f"{name}: {dataset.name} is stored in other files; expected an array in this one")
+        raise InputError(
+            f"{name}: {shown(dataset.name)} is stored in other files; expected an array in this one"
+        )
     for shape in (dataset.shape or (), dataset.chunks or ()):
         declared = Header(shape, dataset.dtype).declared_bytes
-        check_declared_bytes(declared, file_bytes, name, str(dataset.name).lstrip("/"))
+        check_declared_bytes(declared, file_bytes, name, shown(str(dataset.name).lstrip("/")))
+    check_chunks(dataset, file_bytes, name)
+    check_free_lengths(dataset, file_bytes, name)

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
+from kmifqe.data.limits import shown
 from kmifqe.errors import InputError
 
 # The first name is the canonical one (D4RL's) and the one we write.
@@ -79,5 +80,5 @@ def require_fields(found: Collection[str], available: Collection[str], name: str
     """Refuse a file that lacks a required field, saying which fields it has."""
     for field in REQUIRED:
         if field not in found:
-            held = ", ".join(sorted(available)[:12]) or "nothing"
+            held = ", ".join(shown(key, 40) for key in sorted(available)[:12]) or "nothing"
             raise InputError(f"{name}: {field} is missing; the file holds {held}")

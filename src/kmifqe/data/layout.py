@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kmifqe.data.fields import Header
+from kmifqe.data.limits import shown
 from kmifqe.errors import InputError
 
 _NUMBERS, _FLAGS, _INTEGERS = "iufb", "biuf", "iu"
@@ -55,7 +56,7 @@ def _check_type(field: str, header: Header, name: str) -> None:
         "episode": (_INTEGERS, "integers"),
     }.get(field, (_NUMBERS, "numbers"))
     if header.dtype.kind not in kinds:
-        raise InputError(f"{name}: {field} has type {header.dtype}; expected {expected}")
+        raise InputError(f"{name}: {field} has type {shown(header.dtype)}; expected {expected}")
 
 
 def _width(field: str, header: Header, name: str, *, matrix: bool) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from kmifqe.errors import InputError
+from kmifqe.errors import InputError, printable
 
 # Real logs compress 1-3 times (flags alone a thousand); a whole file beyond a hundred is not a log.
 MAX_EXPANSION = 100
@@ -23,6 +23,11 @@ def check_declared_bytes(declared: int, stored: int, name: str, what: str) -> No
         )
 
 
+def shown(text: object, most: int = 200) -> str:
+    """Return a file's or a library's own words fit for one line of a message: printable, and not long."""
+    return printable(" ".join(str(text)[: 10 * most].split())[:most])
+
+
 @contextmanager
 def sentence_for(path: Path | str, expected: str, errors: Iterable[type[BaseException]]) -> Iterator[None]:
     """Turn a library's errors on a broken file into an InputError that names the file."""
@@ -31,5 +36,5 @@ def sentence_for(path: Path | str, expected: str, errors: Iterable[type[BaseExce
     except InputError:
         raise
     except tuple(errors) as error:
-        detail = " ".join(str(error).split()) or type(error).__name__
-        raise InputError(f"{path}: cannot be read as {expected} ({detail[:200]})") from error
+        detail = shown(error) or type(error).__name__
+        raise InputError(f"{path}: cannot be read as {expected} ({detail})") from error

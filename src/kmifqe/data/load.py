@@ -10,6 +10,7 @@ from kmifqe.data.align import Columns
 from kmifqe.data.d4rl import D4rlFile
 from kmifqe.data.fields import FlatFile
 from kmifqe.data.gather import columns_from_files
+from kmifqe.data.limits import printable, sentence_for, shown
 from kmifqe.data.minari import minari_data_directory, minari_root, read_minari
 from kmifqe.data.npz import NpzFile
 from kmifqe.data.tables import TableFile
@@ -48,7 +49,12 @@ def load_dataset(
         raise InputError(
             f"max_episode_steps is {max_episode_steps}; expected a positive number, or 0 for no limit"
         )
-    columns = _read(Path(path_or_id).expanduser(), str(path_or_id), max_episode_steps, check_finite)
+    name = str(path_or_id)
+    with sentence_for(shown(name), "the name of a file", (OSError, RuntimeError)):  # too long, or ~nobody
+        path = Path(path_or_id).expanduser()
+        path.exists()
+    columns = _read(path, name, max_episode_steps, check_finite)
+    columns.name = printable(columns.name)  # a name that a report will show; a file may be called anything
     return Transitions.from_columns(columns, max_episode_steps=max_episode_steps, check_finite=check_finite)
 
 
@@ -83,7 +89,7 @@ def _open_directory(path: Path) -> Sequence[FlatFile]:
             for file in path.iterdir()
             if file.suffix.lower() in _SUFFIXES and not file.name.startswith(".")
         ),
-        key=lambda file: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", file.name)],
+        key=lambda file: [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", file.name)],
     )
     if not members:
         raise InputError(f"{path}: holds no data file; expected {READABLE}")

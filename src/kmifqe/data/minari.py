@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,16 +13,20 @@ import h5py
 import numpy as np
 
 from kmifqe.data.align import Columns
-from kmifqe.data.d4rl import HDF5_ERRORS, check_dataset, refuse_external_link
+from kmifqe.data.d4rl import HDF5_ERRORS, check_dataset, refuse_links
 from kmifqe.data.fill import fill_flags, fill_numbers
 from kmifqe.data.gather import empty_columns
 from kmifqe.data.layout import Layout
-from kmifqe.data.limits import check_declared_bytes, sentence_for
+from kmifqe.data.limits import check_declared_bytes, sentence_for, shown
+from kmifqe.data.tables import check_table_bytes, import_pyarrow
 from kmifqe.errors import InputError
 
 _ERRORS = (*HDF5_ERRORS, AssertionError, AttributeError, IndexError, NotImplementedError, ImportError)
 _DENSITIES = "action_log_probs"
 _HDF5_BATCH = 64
+_MOST_MEMBERS = 1_000  # of an episode
+_MOST_COLUMNS = 1_000_000  # in a step
+_PLAIN_TYPE = re.compile(r"(float|int|uint)(8|16|32|64)|bool")
 
 
 def minari_data_directory(path: Path) -> Path | None:
@@ -52,16 +57,31 @@ def import_minari_storage(name: str) -> Any:
 def read_minari(folder: Path, *, name: str, check_finite: bool = True) -> Columns:
     """Return a Minari dataset as columns: T + 1 observations give T states and T next states per episode."""
     storage_class = import_minari_storage(name)
+    _refuse_other_places(folder, name)
     metadata = _read_metadata(folder, name)
     with sentence_for(name, "a Minari dataset", _ERRORS):
+        widths = (
+            _width(metadata["observation_space"], "observations", name),
+            _width(metadata["action_space"], "actions", name),
+        )
         storage = storage_class.read(folder)
-        layout = _layout(storage, metadata, name)
+        layout = _layout(storage, metadata, widths, name)
         _check_declared_steps(folder, layout, name)
         return _fill(storage, layout, metadata["total_episodes"], name, check_finite)
 
 
+def _refuse_other_places(folder: Path, name: str) -> None:
+    """Refuse a dataset with a file that really lies elsewhere, or is none (a pipe would be waited on)."""
+    home = folder.resolve()
+    for file in folder.rglob("*"):
+        exists = file.is_file() or file.is_dir()  # what a link leads to, not the link
+        if not exists or not file.resolve().is_relative_to(home):
+            where = shown(file.relative_to(folder))
+            raise InputError(f"{name}: {where} is no file of this directory; expected the data itself")
+
+
 def _read_metadata(folder: Path, name: str) -> dict[str, Any]:
-    with sentence_for(folder / "metadata.json", "JSON", (OSError, ValueError)):
+    with sentence_for(folder / "metadata.json", "JSON", (OSError, ValueError, RecursionError)):
         metadata = json.loads((folder / "metadata.json").read_text())
     if not isinstance(metadata, dict):
         raise InputError(f"{name}: metadata.json holds {type(metadata).__name__}; expected an object")
@@ -79,21 +99,32 @@ def _read_metadata(folder: Path, name: str) -> dict[str, Any]:
     return metadata
 
 
-def _layout(storage: Any, metadata: Mapping[str, Any], name: str) -> Layout:
-    widths = []
-    for field, space in (("observations", storage.observation_space), ("actions", storage.action_space)):
-        kind = type(space).__name__
-        if kind != "Box":
-            raise InputError(
-                f"{name}: {field} come from a {kind} space; expected a Box of numbers (flatten it first)"
-            )
-        if len(space.shape) != 1 or space.shape[0] == 0:
-            raise InputError(f"{name}: {field} have shape {space.shape} per step; expected a vector")
-        widths.append(int(space.shape[0]))
+def _width(serialized: str, field: str, name: str) -> int:
+    """Return the width of a Box of vectors; checked before minari builds the space, which takes its size."""
+    with sentence_for(name, f"a Minari dataset at the space of {field}", (ValueError, RecursionError)):
+        space = json.loads(serialized)
+    kind = space.get("type") if isinstance(space, dict) else None
+    if kind != "Box":
+        raise InputError(
+            f"{name}: {field} come from a {shown(kind, 40)} space; expected a Box of numbers (flatten it first)"
+        )
+    shape = space.get("shape")
+    if not (isinstance(shape, list) and len(shape) == 1 and type(shape[0]) is int) or not (
+        0 < shape[0] <= _MOST_COLUMNS
+    ):
+        raise InputError(f"{name}: {field} have shape {shown(shape, 40)} per step; expected a vector")
+    if not _PLAIN_TYPE.fullmatch(str(space.get("dtype"))):
+        raise InputError(f"{name}: {field} have type {shown(space.get('dtype'), 40)}; expected numbers")
+    return shape[0]
+
+
+def _layout(storage: Any, metadata: Mapping[str, Any], widths: tuple[int, int], name: str) -> Layout:
     steps = metadata["total_steps"]
     if steps < 1 or metadata["total_episodes"] < 1:
         raise InputError(f"{name}: the dataset is empty ({steps} steps); expected at least one transition")
-    first = next(_episodes(storage, 1))
+    first = next(_episodes(storage, 1), None)
+    if first is None:
+        raise InputError(f"{name}: episode 0 holds no data; expected at least one transition")
     densities = (first["infos"] or {}).get(_DENSITIES)
     log_mu_dim = None
     if densities is not None:
@@ -110,14 +141,21 @@ def _check_declared_steps(folder: Path, layout: Layout, name: str) -> None:
     check_declared_bytes(declared, stored, name, "metadata.json")
 
 
-def _check_groups(group: h5py.Group, file_bytes: int, name: str) -> None:
-    for key in group:
-        refuse_external_link(group, key, name)
-        member = group[key]
-        if isinstance(member, h5py.Group):
-            _check_groups(member, file_bytes, name)
-        else:
-            check_dataset(member, file_bytes, name)
+def _datasets(group: h5py.Group, name: str) -> Iterator[h5py.Dataset]:
+    """Yield the arrays under a group, one that several names share as often as it would be read."""
+    waiting, members = [group], 0
+    while waiting:
+        holder = waiting.pop()
+        for key in holder:
+            members += 1
+            if members > _MOST_MEMBERS:  # groups that hold each other have no end
+                raise InputError(f"{name}: {shown(group.name)} holds more than {_MOST_MEMBERS:,} members")
+            refuse_links(holder, key, name)
+            member = holder[key]
+            if isinstance(member, h5py.Group):
+                waiting.append(member)
+            elif isinstance(member, h5py.Dataset):
+                yield member
 
 
 def _episodes(storage: Any, count: int) -> Iterator[dict[str, Any]]:
@@ -128,14 +166,34 @@ def _episodes(storage: Any, count: int) -> Iterator[dict[str, Any]]:
         numbers = range(start, min(start + batch, count))
         if storage.FORMAT == "hdf5":
             _check_stored_arrays(storage.data_path / "main_data.hdf5", numbers)
+        else:
+            _check_stored_tables(storage.data_path / str(start))
         yield from storage.get_episodes(numbers)
 
 
+def _check_stored_tables(folder: Path) -> None:
+    pa = import_pyarrow(str(folder))
+    for file in sorted(folder.rglob("*")):
+        if file.is_dir() or file.name.startswith(("_", ".", "metadata.json")):  # as minari tells them apart
+            continue
+        check_table_bytes(file, str(file))
+        with pa.memory_map(str(file)) as source:
+            if source.read(6) == b"ARROW1":  # its lengths are believed by whoever reads a value
+                reader = pa.ipc.open_file(source)
+                for number in range(reader.num_record_batches):
+                    reader.get_batch(number).validate(full=True)
+
+
 def _check_stored_arrays(main_file: Path, episodes: range) -> None:
+    name, file_bytes = str(main_file), main_file.stat().st_size
     with h5py.File(main_file, "r") as file:
         for number in episodes:
-            refuse_external_link(file, f"episode_{number}", str(main_file))
-            _check_groups(file[f"episode_{number}"], main_file.stat().st_size, str(main_file))
+            refuse_links(file, f"episode_{number}", name)
+            declared = 0  # minari holds all arrays of an episode in memory at once, needed or not
+            for dataset in _datasets(file[f"episode_{number}"], name):
+                check_dataset(dataset, file_bytes, name)
+                declared += dataset.nbytes
+                check_declared_bytes(declared, file_bytes, name, f"episode_{number}")
 
 
 def _fill(storage: Any, layout: Layout, episodes: int, name: str, check_finite: bool) -> Columns:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -16,7 +19,11 @@ from kmifqe.data.fill import row_slices
 from kmifqe.data.limits import check_declared_bytes, sentence_for
 from kmifqe.errors import InputError
 
-_ERRORS = (OSError, EOFError, zipfile.BadZipFile, zlib.error, ValueError, RuntimeError, KeyError, TypeError)
+_ERRORS = (
+    *(OSError, EOFError, ValueError, RuntimeError, KeyError, TypeError, OverflowError, MemoryError),
+    *(zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError, SyntaxError),  # header: tokenized
+)
+_HEADER_LIMIT = 65_536  # bytes; NumPy would read as many as the header claims, up to 4 GiB
 # NumPy writes only these two; the others can expand without bound inside one read.
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
@@ -77,7 +84,12 @@ def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
     read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}.get(version)
     if read is None:
         raise ValueError(f"format version {version} is not used for numbers")
-    shape, by_columns, dtype = read(stream)
+    prefix = stream.read(2 if version == (1, 0) else 4)
+    length = int.from_bytes(prefix, "little")
+    if length > _HEADER_LIMIT:
+        raise ValueError(f"the array's header claims {length:,} bytes")
+    shape, by_columns, dtype = read(io.BytesIO(prefix + stream.read(length)))
+    shape = tuple(int(length) for length in shape)  # NumPy takes True for a length
     if any(length < 0 for length in shape):
         raise ValueError(f"shape {shape} has a negative length")
     return shape, by_columns, dtype

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from kmifqe.data.arrow_buffers import check_buffers
 from kmifqe.data.fields import ALIASES, Header, Piece, require_fields, resolve_names
 from kmifqe.data.fill import row_slices
 from kmifqe.data.limits import check_declared_bytes, sentence_for
+from kmifqe.data.parquet_pages import check_pages
 from kmifqe.errors import InputError
 
 _BATCH_ROWS = 65_536
@@ -31,6 +34,16 @@ def import_pyarrow(name: str) -> Any:
     return pyarrow
 
 
+def check_table_bytes(path: Path, name: str) -> None:
+    """Refuse a table that would unpack to far more than the file holds."""
+    with path.open("rb") as file:
+        is_parquet = file.read(4) == b"PAR1"
+    if is_parquet:
+        check_pages(path, name)
+    else:
+        check_buffers(path, name)
+
+
 class TableFile:
     """A Parquet or Arrow (IPC file or stream) table (a FlatFile)."""
 
@@ -38,14 +51,18 @@ class TableFile:
         self.path = path
         self.name = str(path)
         self._pa = import_pyarrow(self.name)
-        self._errors = (OSError, ValueError, KeyError, TypeError, MemoryError, self._pa.ArrowException)
+        self._errors = (
+            *(OSError, ValueError, LookupError, TypeError, MemoryError, OverflowError),
+            *(struct.error, self._pa.ArrowException),
+        )
         self._parquet = parquet
         self._expected = "a Parquet table" if parquet else "an Arrow table"
         with sentence_for(path, self._expected, self._errors):
             self._schema = self._read_schema()
             self._columns = self._find_columns()
-            rows = self._count_rows()
-            self.headers = {field: self._header(field, rows) for field in self._columns}
+            check_table_bytes(path, self.name)
+            self._rows = self._count_rows()
+            self.headers = {field: self._header(field, self._rows) for field in self._columns}
         declared = sum(header.declared_bytes for header in self.headers.values())
         check_declared_bytes(declared, path.stat().st_size, self.name, "the header")
 
@@ -57,12 +74,20 @@ class TableFile:
             for number, column in enumerate(columns):
                 start = 0
                 for array in self._arrays(column):
+                    if start + len(array) > self._rows:
+                        raise InputError(
+                            f"{self.name}: {field} has more than the {self._rows:,} rows declared"
+                        )
                     for part in row_slices(len(array), 8 * max(1, width)):
                         chunk = array.slice(part.start, part.stop - part.start)
                         rows = slice(start + part.start, start + part.stop)
                         values = self._values(chunk, field, width, rows.start)
                         yield (rows if len(columns) == 1 else (rows, number)), values
                     start += len(array)
+                if start != self._rows:
+                    raise InputError(
+                        f"{self.name}: {field} has {start:,} rows; the file declares {self._rows:,}"
+                    )
 
     def _read_schema(self) -> Any:
         if self._parquet:
@@ -152,12 +177,12 @@ class TableFile:
         if self._parquet:
             with self._pa.parquet.ParquetFile(self.path, pre_buffer=False) as file:
                 for batch in file.iter_batches(_BATCH_ROWS, columns=[column], use_threads=False):
-                    yield batch.column(0)
+                    yield _validated(batch.column(0))
             return
         with self._pa.memory_map(str(self.path)) as source:
             index = self._schema.get_field_index(column)
             for batch in _batches(self._reader(source, [index])):
-                yield batch.column(0)
+                yield _validated(batch.column(0))
 
     def _reader(self, source: Any, included: list[int] | None) -> Any:
         options = self._pa.ipc.IpcReadOptions(included_fields=included or [], use_threads=False)
@@ -173,12 +198,21 @@ def _batches(reader: Any) -> Iterable[Any]:
     return reader
 
 
+def _validated(array: Any) -> Any:
+    # Arrow believes the lengths and offsets in a file; a false one would be read beyond the end of memory.
+    array.validate(full=True)
+    return array
+
+
 def _is_list(pa: Any, kind: Any) -> bool:
     return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
 
 
 def _numpy_type(pa: Any, kind: Any, field: str, name: str) -> np.dtype:
     """Return the NumPy type of an Arrow type of numbers or flags; refuse all others."""
-    if pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind):
-        return np.dtype(kind.to_pandas_dtype())
+    if pa.types.is_boolean(kind):
+        return np.dtype(bool)
+    if pa.types.is_floating(kind) or pa.types.is_integer(kind):
+        letter = "f" if pa.types.is_floating(kind) else "i" if pa.types.is_signed_integer(kind) else "u"
+        return np.dtype(f"{letter}{kind.bit_width // 8}")
     raise InputError(f"{name}: {field} has type {kind}; expected numbers")

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from kmifqe.errors import InputError
-from kmifqe.policies.archives import read_npz
+from kmifqe.policies.archives import read_npz, shown
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
@@ -30,6 +30,7 @@ HIDDEN: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "sigmoid": _sigmoid,
 }
 OUTPUTS = ("tanh", "clip")
+UNREADABLE = (TypeError, KeyError, ValueError, AttributeError)  # safetensors on a type that NumPy lacks
 OPTIONAL_ARRAYS = ("obs_mean", "obs_var")
 OPTIONAL_NUMBERS = ("obs_eps", "obs_clip", "mean_clip")
 
@@ -57,9 +58,13 @@ class Actor:
 
     def __post_init__(self) -> None:
         if self.hidden not in HIDDEN:
-            raise InputError(f"{self.name}: hidden is {self.hidden!r}; expected one of {', '.join(HIDDEN)}")
+            raise InputError(
+                f"{self.name}: hidden is {shown(self.hidden)!r}; expected one of {', '.join(HIDDEN)}"
+            )
         if self.output not in OUTPUTS:
-            raise InputError(f"{self.name}: output is {self.output!r}; expected one of {', '.join(OUTPUTS)}")
+            raise InputError(
+                f"{self.name}: output is {shown(self.output)!r}; expected one of {', '.join(OUTPUTS)}"
+            )
         self._check_layers()
         self._check_bounds()
         self._check_normalization()
@@ -185,8 +190,8 @@ def load_safetensors_actor(path: str | Path) -> Actor:
         with safe_open(path, framework="numpy") as file:
             fields = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
             fields |= {key: np.asarray(value) for key, value in (file.metadata() or {}).items()}
-    except (OSError, SafetensorError) as error:
-        raise InputError(f"{path}: not a readable safetensors file ({error})") from error
+    except (OSError, SafetensorError, *UNREADABLE) as error:
+        raise InputError(f"{path}: not a readable safetensors file ({shown(error)})") from error
     return _from_fields(fields, str(path))
 
 
@@ -194,15 +199,15 @@ def _from_fields(fields: dict[str, np.ndarray], name: str) -> Actor:
     for field in ("w0", "b0", "hidden", "output", "low", "high"):
         if field not in fields:
             raise InputError(
-                f"{name}: field {field} is missing; found {', '.join(sorted(fields)) or 'nothing'}"
+                f"{name}: field {field} is missing; found {shown(', '.join(sorted(fields)), 200) or 'nothing'}"
             )
     layers = 0
     while f"w{layers}" in fields:
         if f"b{layers}" not in fields:
             raise InputError(f"{name}: w{layers} has no b{layers}")
         layers += 1
-    if "n_layers" in fields and int(_number(fields["n_layers"], "n_layers", name)) != layers:
-        raise InputError(f"{name}: n_layers is {fields['n_layers']}; found {layers} layers")
+    if "n_layers" in fields and _number(fields["n_layers"], "n_layers", name) != layers:
+        raise InputError(f"{name}: n_layers is {shown(fields['n_layers'])}; found {layers} layers")
     extra: dict[str, Any] = {
         key: _numeric(fields[key], key, name) for key in OPTIONAL_ARRAYS if key in fields
     }
@@ -221,7 +226,7 @@ def _from_fields(fields: dict[str, np.ndarray], name: str) -> Actor:
 
 def _numeric(array: np.ndarray, field: str, name: str) -> np.ndarray:
     if array.dtype.kind not in "iuf":
-        raise InputError(f"{name}: {field} has type {array.dtype}; expected numbers")
+        raise InputError(f"{name}: {field} has type {shown(array.dtype)}; expected numbers")
     return array
 
 
@@ -232,5 +237,5 @@ def _floats(array: np.ndarray, field: str, name: str) -> np.ndarray:
 def _number(array: np.ndarray, field: str, name: str) -> float:
     try:
         return float(array)
-    except (ValueError, TypeError) as error:
-        raise InputError(f"{name}: {field} is {array!s}; expected one number") from error
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InputError(f"{name}: {field} is {shown(array)}; expected one number") from error

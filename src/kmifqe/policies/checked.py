@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from kmifqe.errors import InputError
+from kmifqe.policies.archives import shown
 from kmifqe.policies.base import Policy
 from kmifqe.policies.normalization import Normalization
 
@@ -161,7 +162,8 @@ class CheckedPolicy:
 
 def _one_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines) if len(lines) <= 3 else lines[-1]  # a long one is a traceback: its end says why
+    # A long one is a traceback: its end says why.
+    return shown(" ".join(lines) if len(lines) <= 3 else lines[-1], 200)
 
 
 def _to_numpy(answer: object, name: str) -> np.ndarray:

@@ -18,6 +18,7 @@ from kmifqe.errors import InputError
 from kmifqe.policies.archives import shown
 
 STREAM_LIMIT = 16 * 2**20  # bytes; a state dict's stream takes a few kilobytes, its numbers lie outside it
+STEP_LIMIT = 500_000  # opcodes; a parameter takes about thirty, and one may build an object of 300 bytes
 
 
 @dataclass(frozen=True)
@@ -82,13 +83,15 @@ def read_inert(source: bytes | io.BytesIO, allowed: Callable[[Name], bool], wher
         source = io.BytesIO(source)
     machine = _Machine(allowed, where)
     try:
-        for opcode, argument, _ in pickletools.genops(source):
+        for count, (opcode, argument, _) in enumerate(pickletools.genops(source)):
+            if count > STEP_LIMIT:
+                raise InputError(f"{where}: the stream takes more than {STEP_LIMIT:,} steps")
             machine.step(opcode.name, argument)
         return machine.stack.pop()
     except InputError:
         raise
     except (ValueError, IndexError, KeyError, TypeError, OverflowError, struct.error) as error:
-        raise InputError(f"{where}: damaged ({error!r})") from error
+        raise InputError(f"{where}: damaged ({type(error).__name__}: {shown(error)})") from error
 
 
 class _Machine:
@@ -111,7 +114,11 @@ class _Machine:
             action(argument)
 
     def above_mark(self) -> list[object]:
-        at = len(self.stack) - 1 - self.stack[::-1].index(MARK)
+        at = len(self.stack) - 1
+        while self.stack[at] is not MARK:  # from the top: a copy of the stack each time would be quadratic
+            at -= 1
+            if at < 0:
+                raise ValueError("no mark to go back to")
         taken = self.stack[at + 1 :]
         del self.stack[at:]
         return taken

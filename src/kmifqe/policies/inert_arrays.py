@@ -8,6 +8,7 @@ import re
 import numpy as np
 
 from kmifqe.errors import InputError
+from kmifqe.policies.archives import MOST_DIMENSIONS, MOST_NUMBERS, shown
 from kmifqe.policies.inert import Built, Name
 
 ARRAY_MODULES = (
@@ -16,7 +17,7 @@ ARRAY_MODULES = (
     "numpy.core.numeric",
     "numpy._core.numeric",
 )
-PLAIN_TYPE = re.compile(r"[fiu][1248]|b1")
+PLAIN_TYPE = re.compile(r"f[248]|[iu][1248]|b1")
 
 
 def to_array(node: object, where: str) -> np.ndarray:
@@ -41,13 +42,16 @@ def _from_bytes(data: object, kind: object, shape: object, fortran: bool, where:
     dtype = _dtype(kind, where)
     match data:
         case Built(what=Name(module="_codecs", name="encode"), args=(str() as text, "latin1")):
-            data = text.encode("latin1")  # how Python 2's protocols spell bytes
+            try:
+                data = text.encode("latin1")  # how Python 2's protocols spell bytes
+            except UnicodeEncodeError as error:
+                raise InputError(f"{where}: the array's data is text that spells no bytes") from error
     if not isinstance(data, bytes | bytearray):
         raise InputError(f"{where}: the array's data is a {type(data).__name__}; expected bytes")
-    if not isinstance(shape, tuple) or not all(isinstance(size, int) and size >= 0 for size in shape):
+    if not isinstance(shape, tuple) or not all(isinstance(n, int) and 0 <= n < MOST_NUMBERS for n in shape):
         raise InputError(f"{where}: the array's shape is not a tuple of sizes")
-    if math.prod(shape) * dtype.itemsize != len(data):
-        raise InputError(f"{where}: claims shape {shape} of {dtype}; found {len(data):,} bytes")
+    if len(shape) > MOST_DIMENSIONS or math.prod(shape) * dtype.itemsize != len(data):
+        raise InputError(f"{where}: claims shape {shown(shape[:8])} of {dtype}; found {len(data):,} bytes")
     return np.frombuffer(bytes(data), dtype).reshape(shape, order="F" if fortran else "C")
 
 

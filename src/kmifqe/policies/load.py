@@ -10,6 +10,7 @@ import numpy as np
 
 from kmifqe.errors import InputError
 from kmifqe.policies.actor import Actor, load_npz_actor, load_safetensors_actor
+from kmifqe.policies.archives import shown
 from kmifqe.policies.base import Bounds, Policy
 from kmifqe.policies.callables import IMPORTABLE, import_object, wrap_object
 from kmifqe.policies.checked import CheckedPolicy
@@ -78,8 +79,11 @@ def _load_file(path: Path, box: Bounds | None, hidden: str | None, settled: bool
 
 
 def _check_path(path: Path) -> None:
-    if path.is_file():
-        return
+    try:
+        if path.is_file():
+            return
+    except OSError as error:  # a name longer than any file's
+        raise InputError(f"{shown(path)}: cannot be the name of a file ({error.strerror})") from error
     beside = path.with_name(path.name + ".zip")
     hint = f"; did you mean {beside}?" if beside.is_file() else f"; expected {FORMATS}"
     raise InputError(f"{path}: {'is a directory' if path.is_dir() else 'no such file'}{hint}")

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from kmifqe.errors import InputError
-from kmifqe.policies.archives import read_npz
+from kmifqe.policies.archives import read_npz, shown
 from kmifqe.policies.inert import STREAM_LIMIT, Built, Name, read_inert
 from kmifqe.policies.inert_arrays import to_array
 
@@ -81,10 +81,11 @@ def load_normalization(source: object) -> Normalization | None:
 
 
 def _read_json(path: Path) -> Mapping[str, object]:
+    _check_size(path)
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not readable JSON ({error})") from error
+        raise InputError(f"{path}: not readable JSON ({shown(error)})") from error
     if not isinstance(found, dict):
         raise InputError(f"{path}: expected a JSON object with obs_mean and obs_var")
     return found
@@ -94,7 +95,8 @@ def _from_mapping(fields: Mapping[str, object], name: str) -> Normalization:
     for field in ("obs_mean", "obs_var"):
         if field not in fields:
             raise InputError(
-                f"{name}: field {field} is missing; found {', '.join(sorted(map(str, fields))) or 'nothing'}"
+                f"{name}: field {field} is missing; "
+                f"found {shown(', '.join(sorted(map(str, fields))), 200) or 'nothing'}"
             )
     return Normalization(
         mean=_numbers(fields["obs_mean"], "obs_mean", name),
@@ -112,18 +114,15 @@ def _from_mapping(fields: Mapping[str, object], name: str) -> Normalization:
 def _numbers(value: object, field: str, name: str, *, scalar: bool = False) -> np.ndarray:
     try:
         array = np.asarray(value, np.float64)
-    except (ValueError, TypeError) as error:
-        raise InputError(f"{name}: {field} does not hold numbers ({error})") from error
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InputError(f"{name}: {field} does not hold numbers ({shown(error)})") from error
     if scalar and array.ndim != 0:
         raise InputError(f"{name}: {field} has shape {array.shape}; expected one number")
     return array
 
 
 def _read_vecnormalize(path: Path) -> Normalization | None:
-    if path.stat().st_size > STREAM_LIMIT:
-        raise InputError(
-            f"{path}: {path.stat().st_size:,} bytes; VecNormalize statistics take at most {STREAM_LIMIT:,}"
-        )
+    _check_size(path)
     found = read_inert(path.read_bytes(), _belongs_to_statistics, str(path))
     if not isinstance(found, Built) or not isinstance(found.state, dict) or "obs_rms" not in found.state:
         raise InputError(f"{path}: not the statistics that VecNormalize.save writes")
@@ -140,6 +139,13 @@ def _read_vecnormalize(path: Path) -> Normalization | None:
         if field in state:
             state[field] = to_array(state[field], f"{path}: {field}")
     return _from_attributes(state, str(path), fields_of)
+
+
+def _check_size(path: Path) -> None:
+    if path.stat().st_size > STREAM_LIMIT:
+        raise InputError(
+            f"{path}: {path.stat().st_size:,} bytes; VecNormalize statistics take at most {STREAM_LIMIT:,}"
+        )
 
 
 def _belongs_to_statistics(name: Name) -> bool:

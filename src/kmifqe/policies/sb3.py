@@ -32,6 +32,9 @@ NEVER_ON_THE_PATH = re.compile(
     r"(critic|critic_target|actor_target|value_net|vf_features_extractor|log_std"
     r"|mlp_extractor\.value_net|actor\.log_std|(actor\.)?sde_features_extractor)(\.|$)"
 )
+SETTINGS_LIMIT = (
+    8 * 2**20
+)  # bytes of JSON, which may take twenty times as much in memory; a few KiB are usual
 GSDE_MEAN_CLIP = 2.0  # Stable-Baselines3's default for clip_mean
 
 
@@ -104,10 +107,15 @@ def _read_settings(archive: Archive) -> dict[str, object]:
             f"{archive.where}: not a Stable-Baselines3 zip; it has no data and policy.pth, only "
             f"{archive.contents()}"
         )
+    if archive.sizes["data"] > SETTINGS_LIMIT:
+        raise InputError(
+            f"{archive.where}: member data unpacks to {archive.sizes['data']:,} bytes; "
+            f"expected at most {SETTINGS_LIMIT:,}"
+        )
     try:
         settings = json.loads(archive.read("data"))
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{archive.where}: member data is not readable JSON ({error})") from error
+        raise InputError(f"{archive.where}: member data is not readable JSON ({shown(error)})") from error
     if not isinstance(settings, dict):
         raise InputError(f"{archive.where}: member data is not a JSON object")
     return settings
@@ -167,7 +175,7 @@ def _find_network(weights: StateDict) -> _Network:
 
 
 def _numbered(names: set[str], prefix: str) -> tuple[str, ...]:
-    pattern = re.compile(re.escape(prefix) + r"\.(\d+)\.weight")
+    pattern = re.compile(re.escape(prefix) + r"\.(\d{1,4})\.weight")
     numbers = sorted(int(found[1]) for name in names if (found := pattern.fullmatch(name)))
     return tuple(f"{prefix}.{number}" for number in numbers)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kmifqe.errors import InputError
-from kmifqe.policies.archives import Archive, shown
+from kmifqe.policies.archives import MOST_DIMENSIONS, MOST_NUMBERS, Archive, shown
 from kmifqe.policies.inert import Built, Name, Reference, read_inert
 
 STORAGES = {
@@ -100,8 +100,10 @@ def _read_legacy(blob: bytes, where: str) -> StateDict:
     by_key = {tensor.key: tensor for tensor in tensors.values()}
     storages: dict[str, bytes] = {}
     for key in keys if isinstance(keys, list) else []:
-        if key not in by_key:
-            raise InputError(f"{where}: storage {shown(key)} belongs to no parameter")
+        # A key may be anything the stream can build, so it is looked at before it is hashed or shown.
+        if not isinstance(key, str) or key not in by_key:
+            what = shown(key) if isinstance(key, str) else f"a {type(key).__name__}"
+            raise InputError(f"{where}: storage {what} belongs to no parameter")
         count = int.from_bytes(stream.read(8), "little" if order == "<" else "big")
         if count != by_key[key].storage_size:
             raise InputError(
@@ -109,6 +111,31 @@ def _read_legacy(blob: bytes, where: str) -> StateDict:
             )
         storages[key] = stream.read(min(count * by_key[key].dtype.itemsize, len(blob)))
     return StateDict(tensors, lambda tensor: storages.get(tensor.key, b""), where)
+
+
+def check_stored_tensors(found: object, held: Callable[[str], int], where: str) -> None:
+    """Refuse a tensor anywhere inside `found` whose storage has not the bytes it claims; `held` tells them by key."""
+    waiting, seen = [found], set()
+    while waiting:
+        node = waiting.pop()
+        if id(node) in seen:  # one that holds itself, or one many others share
+            continue
+        seen.add(id(node))
+        if isinstance(node, Built) and isinstance(node.what, Name) and node.what.module == "torch._utils":
+            tensor = _tensor(node, "<", f"{where}: a tensor")
+            if tensor.storage_size * tensor.dtype.itemsize != held(tensor.key):
+                raise InputError(
+                    f"{where}: storage {shown(tensor.key)} claims {tensor.storage_size:,} numbers of "
+                    f"{tensor.dtype}; found {held(tensor.key):,} bytes"
+                )
+        elif isinstance(node, Built):
+            waiting += [node.what, node.args, node.state, *node.items.values(), *node.elements]
+        elif isinstance(node, Reference):
+            raise InputError(f"{where}: refers to a storage outside a tensor")
+        elif isinstance(node, list | tuple):
+            waiting += node
+        elif isinstance(node, dict):
+            waiting += node.values()
 
 
 def _tensors(found: object, order: str, where: str) -> dict[str, _Tensor]:
@@ -138,10 +165,11 @@ def _tensor(node: object, order: str, where: str) -> _Tensor:
             pass
         case _:
             raise InputError(f"{where} is not a plain tensor")
-    if len(shape) != len(strides) or not all(
-        isinstance(n, int) and n >= 0 for n in (*shape, *strides, offset, size)
+    if not len(shape) == len(strides) <= MOST_DIMENSIONS or not all(
+        isinstance(n, int) and 0 <= n < MOST_NUMBERS for n in (*shape, *strides, offset, size)
     ):
-        raise InputError(f"{where} has shape {shape} and strides {strides}; expected sizes of equal length")
+        # Not shown: a tuple that holds one tuple twice, and so on, is short to store and endless to print.
+        raise InputError(f"{where} has a shape or strides that are not sizes of equal, small number")
     last = offset + sum((n - 1) * step for n, step in zip(shape, strides))
     # A stride of 0 repeats one number without end: no more numbers than the storage holds.
     if math.prod(shape) > size or (math.prod(shape) > 0 and last >= size):

@@ -1,0 +1,24 @@
+"""Every hostile file ever found is refused in a sentence, in little memory, and touches nothing."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from fuzz.hostile import CASES
+from fuzz.run import Worker
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
+MOST_MIB = 24  # of resident memory, while the bombs unpack to 32 MiB and more
+
+
+@pytest.mark.parametrize("what", CASES)
+def test_a_hostile_file_is_refused(what: str, worker: Worker, sandbox: Path, tmp_path: Path) -> None:
+    target, write = CASES[what]
+    folder = sandbox / tmp_path.name
+    folder.mkdir()
+    answer = worker.load(write(folder), target)
+    assert answer["kind"] == "refused", answer
+    assert answer["mib"] < MOST_MIB, answer
