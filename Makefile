@@ -33,7 +33,7 @@ demo: install
 	$(BIN)/kmifqe demo --out demo
 
 bench: test-setup
-	$(BIN)/python benchmarks/step.py
+	$(BIN)/python benchmarks/speed.py --quick
 
 clean:
 	rm -rf $(VENV) demo runs dist build

@@ -27,6 +27,8 @@ MAY_IMPORT = {
     "behavior": {"errors", "data", "policies", "maths"},
     "problem": {"errors", "data", "policies", "behavior"},
     "estimators": {"errors", "maths", "problem"},
+    "runs": {"errors", "data", "problem", "estimators"},
+    "report": {"errors", "data", "problem", "estimators"},
     "worlds": {"errors", "data", "policies", "behavior", "maths"},
 }
 TOP = {"cli", "__main__"}  # the only rooms that may print, and that nobody below may know
@@ -76,7 +78,9 @@ def calls(path: Path) -> Iterator[tuple[str, int]]:
 
 def test_every_module_imports() -> None:
     found = [m.name for m in pkgutil.walk_packages(kmifqe.__path__, "kmifqe.") if m.name != "kmifqe.__main__"]
-    assert {"kmifqe.maths.kernel", "kmifqe.problem", "kmifqe.estimators.fit"} <= set(found)
+    assert {"kmifqe.maths.kernel", "kmifqe.problem", "kmifqe.estimators.fit", "kmifqe.runs.lock"} <= set(
+        found
+    )
     for name in found:
         importlib.import_module(name)
 

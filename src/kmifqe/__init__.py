@@ -1,11 +1,18 @@
-"""Off-policy evaluation of deterministic, continuous-action policies from logged data."""
+"""Off-policy evaluation of deterministic, continuous-action policies from logged data.
 
-from kmifqe.behavior import GaussianBehavior, Logged
-from kmifqe.data import Transitions, load_dataset
-from kmifqe.errors import InputError
-from kmifqe.estimators import Estimate, FQEConfig, KMIFQEConfig, SRDICEConfig, fit, fqe, kmifqe, sr_dice
-from kmifqe.policies import load_policy
-from kmifqe.problem import Problem
+The public names below are imported on first use: `import kmifqe` itself loads nothing, JAX least of all.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kmifqe.behavior import GaussianBehavior, Logged
+    from kmifqe.data import Transitions, load_dataset
+    from kmifqe.errors import InputError
+    from kmifqe.estimators import Estimate, FQEConfig, KMIFQEConfig, SRDICEConfig, fit, fqe, kmifqe, sr_dice
+    from kmifqe.policies import load_policy
+    from kmifqe.problem import Problem
 
 __version__ = "0.1.0"
 
@@ -26,3 +33,37 @@ __all__ = [
     "load_policy",
     "sr_dice",
 ]
+
+_NAMES_OF = {
+    "behavior": ("GaussianBehavior", "Logged"),
+    "data": ("Transitions", "load_dataset"),
+    "errors": ("InputError",),
+    "estimators": (
+        "Estimate",
+        "FQEConfig",
+        "KMIFQEConfig",
+        "SRDICEConfig",
+        "fit",
+        "fqe",
+        "kmifqe",
+        "sr_dice",
+    ),
+    "policies": ("load_policy",),
+    "problem": ("Problem",),
+}
+
+
+def __getattr__(name: str) -> object:
+    """Return a public name, or a module that holds some, on first use."""
+    for module, names in _NAMES_OF.items():
+        if name in names:
+            value: object = getattr(import_module(f"kmifqe.{module}"), name)
+            globals()[name] = value
+            return value
+        if name == module:
+            return import_module(f"kmifqe.{module}")
+    raise AttributeError(f"module 'kmifqe' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_NAMES_OF})

@@ -1,7 +1,7 @@
 import numpy as np
 
 from kmifqe.estimators.base import Estimate
-from kmifqe.report.figures import bandwidth_figure, save_figure, trajectories_figure
+from kmifqe.report.figures import bandwidth_figure, save_figure, save_figures, trajectories_figure
 
 
 def estimate(name, trajectory, **infos):
@@ -46,3 +46,14 @@ def test_bandwidth_is_drawn_for_kernel_estimators_only():
     left, right = figure.axes
     assert left.get_lines()[0].get_ydata().tolist() == [0.3, 0.3]
     assert right.get_lines()[0].get_ydata().tolist() == [0.5, 0.5]
+
+
+def test_a_seed_that_diverged_leaves_the_figures_of_the_others(tmp_path):
+    pictures = []
+    for name, seeds in (("mixed", [1.0, np.nan, 3.0]), ("others", [1.0, 3.0])):
+        (tmp_path / name).mkdir()
+        run = estimate("kmifqe", [seeds, seeds, seeds], h=0.3, ess=5.0)
+        save_figures([run], 10, tmp_path / name, title="the same")
+        pictures.append({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()})
+    assert pictures[0] == pictures[1]
+    assert set(pictures[0]) == {"trajectories.png", "bandwidth.png"}

@@ -3,7 +3,7 @@ import pytest
 from rich.console import Console
 
 from kmifqe.estimators.base import Estimate
-from kmifqe.report.tables import duration, estimates_table
+from kmifqe.report.tables import estimates_table, notes_lines
 
 
 def estimate(name, values, **infos):
@@ -57,6 +57,24 @@ def test_a_diverged_estimator_does_not_hide_the_others():
     assert next(line for line in text.splitlines() if "◂" in line).split()[1] == "kmifqe"
 
 
-@pytest.mark.parametrize("seconds, text", [(0.4, "0 s"), (99, "99 s"), (150, "2 min"), (7200, "2.0 h")])
-def test_duration_as_a_person_says_it(seconds, text):
-    assert duration(seconds) == text
+def test_one_diverged_seed_is_starred_and_does_not_poison_the_rest():
+    text = shown(estimates_table([estimate("kmifqe-identity", [-4.5, np.nan, -4.3], h=0.3, ess=5.0)], -4.0))
+    assert "-4.400 ± 0.141 *" in text
+    assert "nan" not in text
+    assert "◂" in text
+    (line,) = notes_lines([estimate("fqe", [-4.5, np.nan, -4.3])])
+    assert "1 of 3 seeds diverged (seed 1)" in line
+
+
+@pytest.mark.parametrize(
+    "values, text, returned",
+    [
+        ([1e-6, 3e-6], "2e-06 ± 1.41e-06", "4e-06"),
+        ([1e6, 3e6], "2e+06 ± 1.41e+06", "4e+06"),
+        ([0.0, 0.0], "0.000 ± 0.000", "0.00"),
+    ],
+)
+def test_values_of_any_scale_are_readable(values, text, returned):
+    row = shown(estimates_table([estimate("fqe", values)]))
+    assert text in row
+    assert f" {returned} " in row

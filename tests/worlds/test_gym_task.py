@@ -32,7 +32,8 @@ def test_another_time_limit_takes_the_place_of_the_tasks_own():
         ("Pendulum-v9", "Pendulum-v9: not an environment .*`v1`"),
         ("Pend ulum", "Malformed environment ID"),
         ("no_such_module:Foo-v0", "No module named 'no_such_module'"),
-        ("Hopper-v2", "Hopper-v2: not an environment"),
+        # In older Gymnasiums v2 is there, for a MuJoCo binding that is not.
+        ("Hopper-v2", "Hopper-v2: (not an environment|a package it needs is missing)"),
         (env_id("OddDict"), "the observation space is Dict.*expected a Box of one axis"),
         (env_id("OddDiscrete"), r"the action space is Discrete\(3\); expected a Box of one axis"),
         (env_id("OddUnbounded"), "the action box is .*expected finite bounds"),

@@ -9,6 +9,7 @@ import numpy as np
 
 from kmifqe.data.atomic import whole_file
 from kmifqe.estimators.base import Estimate
+from kmifqe.report.notes import without_diverged
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,7 +48,7 @@ def trajectories_figure(
     right.set_title("last step, every seed", fontsize=9)
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
-    figure.suptitle(title, fontsize=11)
+    figure.suptitle(title, fontsize=11, parse_math=False)  # a file may be named a$b$.npz
     return figure
 
 
@@ -82,7 +83,11 @@ def save_figures(
     *,
     title: str,
 ) -> None:
-    """Write trajectories.png, and bandwidth.png where an estimator has a bandwidth, into `out`."""
+    """Write trajectories.png, and bandwidth.png where an estimator has a bandwidth, into `out`.
+
+    A seed that diverged is not drawn: it has no place on the axes, and would take the others' means with it.
+    """
+    estimates = [without_diverged(estimate) for estimate in estimates]
     save_figure(trajectories_figure(estimates, references, title=title), out / "trajectories.png")
     bandwidths = bandwidth_figure(estimates, rows)
     if bandwidths is not None:
