@@ -113,10 +113,10 @@ def refresh(size: Size) -> Cost:
 
 
 def new_values(size: Size) -> Cost:
-    """Return one refresh of the values alone, metrics kept: the first two terms of `refresh`."""
+    """Return one refresh of the bootstrap values alone: the state part once, and one action a row."""
     q, d, H = size.states, size.actions, size.hidden
-    values = q * H + 2 * (d * H + H * H + H)
-    numbers = q + 2 * d + size.factors + size.seeds * (2 + size.factors + 1)
+    values = q * H + d * H + H * H + H
+    numbers = q + d + size.factors + size.seeds * (1 + size.factors + 1)
     return Cost(2.0 * size.seeds * size.rows * values, FLOAT * size.rows * numbers)
 
 

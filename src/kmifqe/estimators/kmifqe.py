@@ -157,9 +157,7 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
     def refresh_kind(step: int) -> str:
         if step % config.target_period:
             return "envelope"
-        first = (
-            step == config.target_period
-        )  # the metric of a network that has learned nothing yet is soon old
+        first = step == config.target_period  # a network that has learned nothing yet has no metric to keep
         return "all" if first or step % (config.target_period * config.metric_period) == 0 else "values"
 
     def refresh(kind: str, state: KMIFQEState, problem: Problem) -> KMIFQEState:
