@@ -22,8 +22,8 @@ class ProgressLine:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._live = Live(console=console, transient=True, refresh_per_second=8)
-        self._started = 0.0
-        self._tenths = 0
+        self._first: tuple[float, int] | None = None  # when the first record came, and its step
+        self._records, self._tenths = 0, 0
 
     def __enter__(self) -> ProgressLine:
         if self._console.is_terminal:
@@ -34,17 +34,27 @@ class ProgressLine:
         self._live.stop()
 
     def begin(self, name: str) -> None:
-        """Say that an estimator starts: the first steps wait for compilation."""
-        self._started, self._tenths = time.perf_counter(), -1  # the first record is shown: it says how long
+        """Say that an estimator starts: its first steps wait for compilation."""
+        self._first, self._records, self._tenths = None, 0, 0
         self._show(Text(f"{name}: compiling …"), force=False)
 
     def __call__(self, progress: Progress) -> None:
         """Show one report of `fit`."""
-        elapsed = time.perf_counter() - self._started
-        left = elapsed * (progress.steps - progress.step) / (progress.step - progress.begun)
         tenths = 10 * progress.step // progress.steps
-        self._show(Text(f"{describe(progress)}  {duration(left)} left"), force=tenths > self._tenths)
-        self._tenths = tenths
+        line = describe(progress) + self._time_left(progress)
+        early = self._records < 2  # the second record is the first to know how long the run takes
+        self._show(Text(line), force=early or tenths > self._tenths)
+        self._records, self._tenths = self._records + 1, tenths
+
+    def _time_left(self, progress: Progress) -> str:
+        """Return words on how long it will take, from the rate since the first record: that one compiled."""
+        now = time.perf_counter()
+        if self._first is None:
+            self._first = now, progress.step
+            return "  (compiling included)"
+        since, begun = self._first
+        left = (now - since) * (progress.steps - progress.step) / (progress.step - begun)
+        return f"  {duration(left)} left"
 
     def _show(self, line: Text, *, force: bool) -> None:
         if self._console.is_terminal:
