@@ -19,6 +19,10 @@ def test_a_hostile_file_is_refused(what: str, worker: Worker, sandbox: Path, tmp
     target, write = CASES[what]
     folder = sandbox / tmp_path.name
     folder.mkdir()
-    answer = worker.load(write(folder), target)
+    try:
+        path = write(folder)
+    except OSError as error:
+        pytest.skip(f"this HDF5 does not write such a file: {error}")
+    answer = worker.load(path, target)
     assert answer["kind"] == "refused", answer
     assert answer["mib"] < MOST_MIB, answer

@@ -18,6 +18,7 @@ FORBIDDEN = (
     *("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.symlink", "os.link", "os.chmod", "os.truncate"),
     *("shutil.", "tempfile.", "webbrowser.open", "code.__new__"),
 )
+OPTIONAL = {"torch", "pandas"}  # where missing: a loader asks for the one by name, pyarrow for the other
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
@@ -34,7 +35,7 @@ class Watch:
         sys.addaudithook(self._hear)
 
     def __enter__(self) -> Watch:
-        self._modules = {name.partition(".")[0] for name in sys.modules}
+        self._modules = OPTIONAL | {name.partition(".")[0] for name in sys.modules}
         self._files = self._listing()
         self.seen = []
         Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
