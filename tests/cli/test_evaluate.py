@@ -61,6 +61,17 @@ def test_evaluate_prints_a_table_and_writes_the_result(kmifqe_command, tmp_path,
     assert {path.name for path in out.iterdir()} == {"result.json", "run.json", "finished"} | figures
 
 
+def test_a_function_of_ones_own_is_a_policy(kmifqe_command, tmp_path, npz, log, monkeypatch):
+    # It says nothing of the width of its states: what the data has is what it takes.
+    width = log["actions"].shape[1]
+    (tmp_path / "my_policies.py").write_text(f"def act(states):\n    return -0.5 * states[:, :{width}]\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    out = tmp_path / "own"
+    done = kmifqe_command("evaluate", npz, "--policy", "my_policies:act", "-e", "fqe", "--out", out, *FAST)
+    assert done.code == 0, done.err
+    assert "my_policies:act" in json.loads((out / "result.json").read_text())["policy"]
+
+
 def test_the_same_command_gives_the_same_values(kmifqe_command, tmp_path, npz, actor_path):
     values = []
     for name in ("a", "b"):

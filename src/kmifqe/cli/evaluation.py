@@ -34,6 +34,7 @@ from kmifqe.report.tables import estimates_table, notes_lines
 from kmifqe.runs import Interrupted, RunDirectory, open_run
 from kmifqe.runs.directory import RESULT
 
+TIMED_STEPS = 20_000  # a shorter run is over before its time is foretold
 FITTED_DENSITY = "density_floor=1e-3"  # the paper's, where μ is estimated: a fit knows little of thin tails
 
 
@@ -131,7 +132,9 @@ def run_all(
             continue
         run.refuse_to_begin(plan)  # before half a minute of compilation
         progress.begin(estimator.name)
-        problem, forecast, said = placed(estimator, problem, seeds=plan.seeds, steps=plan.steps)
+        problem, forecast, said = placed(
+            estimator, problem, seeds=plan.seeds, steps=plan.steps, timed=plan.steps >= TIMED_STEPS
+        )
         console.print(f"{forecast}; another {size(forecast.free)} is free", highlight=False, soft_wrap=True)
         if said:
             warn_on(console, said)

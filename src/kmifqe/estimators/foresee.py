@@ -114,18 +114,23 @@ def foresee(
 
 
 def placed(
-    estimator: Estimator, problem: Problem, *, seeds: int | Sequence[int] = 10, steps: int | None = None
+    estimator: Estimator,
+    problem: Problem,
+    *,
+    seeds: int | Sequence[int] = 10,
+    steps: int | None = None,
+    timed: bool = False,
 ) -> tuple[Problem, Forecast, str]:
     """Return the problem with its data where the run fits, the forecast for it, and what is to be said of it.
 
     Where data and seeds together exceed the device's memory, the wide fields move to host memory; the
     problem given is then of no more use. The sentence is empty where nothing need be said.
     """
-    forecast = foresee(estimator, problem, seeds=seeds, steps=steps, timed=False)
+    forecast = foresee(estimator, problem, seeds=seeds, steps=steps, timed=timed)
     if forecast.fits or forecast.device_is_host or problem.is_on_host:
         return problem, forecast, forecast.shortage
     problem = problem.on_host(release=True)
-    there = foresee(estimator, problem, seeds=seeds, steps=steps, timed=False)
+    there = foresee(estimator, problem, seeds=seeds, steps=steps, timed=timed)
     return problem, there, f"{_moved(forecast.needed, forecast.free, there)} {there.shortage}".rstrip()
 
 

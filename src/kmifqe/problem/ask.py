@@ -68,8 +68,8 @@ def densities(
 def checked_actions(policy: Policy, states: np.ndarray, t: Transitions) -> np.ndarray:
     """Return the policy's actions, float32; refuse a wrong width, a wrong shape and what is no number."""
     name = getattr(policy, "name", getattr(policy, "__name__", type(policy).__name__))
-    width = getattr(policy, "state_dim", t.state_dim)
-    if width != t.state_dim:
+    width = getattr(policy, "state_dim", None)
+    if width is not None and width != t.state_dim:
         raise InputError(
             f"{name}: the policy takes {width} inputs; {t.name} has states of width {t.state_dim}"
         )

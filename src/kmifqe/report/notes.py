@@ -111,10 +111,8 @@ def _moving(estimate: Estimate) -> list[str]:
     noise = estimate.spread if len(estimate.values) > 1 else 0.0
     if not np.isfinite(earlier).all() or abs(moved) <= max(noise, 0.01 * abs(estimate.value)):
         return []
-    return [
-        f"V̂ moved by {number(moved, sign=True)} over the last quarter of the steps, more than the seeds differ "
-        f"({number(noise, moved)})"
-    ]
+    compared = f"more than the seeds differ ({number(noise, moved)})" if noise else "more than 1 % of it"
+    return [f"V̂ moved by {number(moved, sign=True)} over the last quarter of the steps, {compared}"]
 
 
 def _seeds(estimate: Estimate, which: np.ndarray) -> str:

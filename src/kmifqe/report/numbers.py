@@ -18,6 +18,8 @@ def number(x: float, size: float | None = None, *, sign: bool = False, decimals:
 
 
 def plus_minus(value: float, spread: float) -> str:
-    """Return "value ± spread", both written alike."""
+    """Return "value ± spread", both written alike; the value alone where one seed leaves no spread."""
+    if math.isnan(spread) and not math.isnan(value):
+        return number(value)
     size = max(abs(x) for x in (value, spread, 0.0) if not math.isnan(x))
     return f"{number(value, size)} ± {number(spread, size)}"
