@@ -27,7 +27,7 @@ from kmifqe.problem import Problem
 # A minibatch's log h scatters by 0.6/(d + 4) and now and then jumps up by five times that (docs/speed.md); the
 # envelope covers both, and is rebuilt when the running mean of log h has moved by DRIFT.
 BELOW, ABOVE, DRIFT = 1.5, 4.0, 0.5  # in 1/(d + 4)
-PROPOSALS = 2  # a row: over that interval at least 0.6 of the proposals are accepted
+PROPOSALS = 2  # a row: over about that interval 0.6 or more of the proposals were accepted
 RUNNING = 0.05  # weight of a step in the running mean of log h
 
 

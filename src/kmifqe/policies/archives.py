@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kmifqe.errors import InputError
+from kmifqe.errors import InputError, printable
 
 # What the standard library's reader raises on a damaged archive, found by damaging archives at random.
 ZIP_ERRORS = (
@@ -35,7 +35,7 @@ MOST_DIMENSIONS, MOST_NUMBERS = 32, 2**48  # of an array; far above any policy, 
 def shown(text: object, most: int = 100) -> str:
     """Return a file's own words fit for one line of a message: printable, and not long."""
     whole = " ".join(str(text).split())
-    line = "".join(letter if letter.isprintable() else "?" for letter in whole[:most])
+    line = printable(whole[:most])
     return line if len(whole) <= most else line + "..."
 
 
