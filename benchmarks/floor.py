@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kmifqe.maths.resample import FANOUT
+
 FLOAT = 4  # bytes
-FANOUT = 64  # children of a node of the sampling tree
 
 
 @dataclass(frozen=True)

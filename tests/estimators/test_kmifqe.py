@@ -342,6 +342,7 @@ def test_what_is_due_when() -> None:
     "settings, message",
     [
         ({"metric": "euclidean"}, "metric is 'euclidean'; expected 'learned' or 'identity'"),
+        ({"bias": "gone"}, "bias is 'gone'; expected 'ignored', 'reported' or 'subtracted'"),
         ({"bandwidth": 0.0}, r"bandwidth is 0\.0; expected a positive number"),
         ({"bandwidth": -1.0}, r"bandwidth is -1\.0; expected a positive number"),
         ({"bandwidth": float("nan")}, "bandwidth is nan; expected a positive number"),

@@ -7,8 +7,9 @@ from functools import cache, partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from estimators.small import chain_problem, lqr_problem
+from estimators.small import chain_problem, lqr_problem, quick, run
 from kmifqe.estimators.base import network_input
 from kmifqe.estimators.look_ahead import CHUNK, Ahead, look_ahead, new_values
 from kmifqe.maths import mlp
@@ -113,3 +114,13 @@ def test_rows_in_host_memory_are_seen_alike() -> None:
         seen(params, problem, 1, None),
         seen(params, problem.on_host(), 1, None),
     )
+
+
+def test_the_kernels_bias_is_reported_and_where_asked_subtracted() -> None:
+    """On a quadratic Q there is no other: without it V̂ lands on the value, not on the relaxed fixed point."""
+    h = 0.6
+    problem, world, truth = lqr_problem(dummies=1)
+    shift = world.relaxation_shift(h, np.eye(2))
+    result = run(quick("kmifqe-identity", bandwidth=h, bias="subtracted"), problem)
+    assert abs(result.value - truth) < 0.25 * abs(shift)
+    assert result.infos["bias"][-1].mean() == pytest.approx(shift, rel=0.25)

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from kmifqe.maths import mlp
-from kmifqe.maths.hessians import metric_distances, state_part, values, values_and_hessians
+from kmifqe.maths.hessians import (
+    metric_distances,
+    state_part,
+    taylor_terms,
+    values,
+    values_and_hessians,
+)
 from kmifqe.maths.metric import metric_root
 
 Q, D, ROWS = 5, 3, 40
@@ -45,6 +51,20 @@ def test_hessians_equal_automatic_differentiation_whatever_the_scale_of_q(
     np.testing.assert_allclose(np.asarray(H) / scale, written, atol=1e-5)
     exact = np.asarray(jax.vmap(mlp.q_value, (None, 0))(network, x))
     np.testing.assert_allclose(np.asarray(q) / scale, exact, atol=1e-5)
+
+
+def test_taylor_terms_are_gradient_and_half_the_hessian_along_a_direction(
+    network: mlp.QParams, x: jax.Array
+) -> None:
+    from_states = state_part(network, x[:, :Q], "float32")
+    directions = jax.random.normal(jax.random.key(2), (ROWS, D))
+    _, H = values_and_hessians(network, from_states, x[:, Q:], "float32")
+    terms = taylor_terms(network, from_states, x[:, Q:], directions, "float32")
+    gradient = jax.vmap(jax.grad(lambda x: mlp.q_value(network, x)))(x)[:, Q:]
+    expected = np.sum(gradient * directions, axis=1) + 0.5 * np.einsum(
+        "ni,nij,nj->n", directions, H, directions
+    )
+    np.testing.assert_allclose(terms, expected, atol=1e-5)
 
 
 def test_a_network_that_is_zero_has_no_curvature(network: mlp.QParams, x: jax.Array) -> None:

@@ -72,3 +72,18 @@ def test_a_print_knows_shape_kind_and_scale():
     assert len(digests) == 5
     assert array_print(np.asfortranarray(np.eye(3) + 1))["digest"] == array_print(np.eye(3) + 1)["digest"]
     assert array_print(np.zeros((0, 3)))["rms"] == 0
+
+
+def test_a_plain_fit_is_not_taken_up_by_a_bootstrapped_one_nor_the_other_way_round():
+    problem = lqr_problem()[0]
+    with pytest.raises(InputError, match="made with bootstrap = False, this command has bootstrap = True"):
+        differences(of(problem), of(problem, bootstrap=True), HERE)
+    with pytest.raises(InputError, match="made with bootstrap = True, this command has bootstrap = False"):
+        differences(of(problem, bootstrap=True), of(problem), HERE)
+
+
+def test_a_run_of_a_version_without_bootstrap_goes_on_without():
+    problem = lqr_problem()[0]
+    earlier = of(problem)
+    del earlier["plan"]["bootstrap"]
+    assert differences(earlier, of(problem), HERE) == []

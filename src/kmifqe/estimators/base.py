@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -58,6 +58,9 @@ class Estimate:
     seconds: float
     device: str
     final_state: State = None
+    bootstrap: bool = False  # every seed had its own episode weights: the spread is the finite log's too
+    episodes: int = 0  # of the log; 0: not known
+    measurements: dict[str, Any] = field(default_factory=dict)  # what trust.measure found in the final state
 
     @property
     def known(self) -> np.ndarray:
@@ -81,7 +84,7 @@ class Estimate:
 
     @property
     def standard_error(self) -> float:
-        """Standard error of the mean over seeds: training noise only, not the finite log's."""
+        """Standard error of the mean over seeds; what the log's finite size does to V̂ is no part of it."""
         return self.spread / float(np.sqrt(max(len(self.known), 1)))
 
     @property
@@ -96,6 +99,9 @@ class Estimate:
             "config": {name: plain(setting) for name, setting in self.config.items()},
             "gamma": self.gamma,
             "seeds": list(self.seeds),
+            "bootstrap": self.bootstrap,
+            "episodes": self.episodes,
+            "measurements": self.measurements,
             "steps": self.steps,
             "value": plain(self.value),
             "spread": plain(self.spread),

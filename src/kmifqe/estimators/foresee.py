@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from kmifqe.estimators.base import Estimator, State
-from kmifqe.estimators.fit import _init, _refresh, _run_steps, make_plan
+from kmifqe.estimators.fit import _init, _refresh, _run_steps, make_plan, seeded
 from kmifqe.estimators.snapshot import Plan
 from kmifqe.problem import Problem
 from kmifqe.problem.memory import free_device_bytes, free_host_bytes
@@ -87,14 +87,15 @@ def foresee(
     seeds: int | Sequence[int] = 10,
     steps: int | None = None,
     timed: bool = True,
+    bootstrap: bool = False,
 ) -> Forecast:
     """Return what `fit` with these arguments will take.
 
     Memory is read off the programs that `fit` will run: they are compiled here, and not again there. Time is
     measured: a few steps, and an initialisation and a refresh of a few thousand rows.
     """
-    plan = make_plan(estimator, problem, seeds=seeds, steps=steps)
-    keys = jnp.stack([jax.random.key(seed) for seed in plan.seeds])
+    plan = make_plan(estimator, problem, seeds=seeds, steps=steps, bootstrap=bootstrap)
+    keys, problem = seeded(plan, problem)
     state = jax.eval_shape(partial(_init, estimator), keys, problem)
     free_on_device = free_device_bytes()
     forecast = Forecast(
@@ -120,17 +121,21 @@ def placed(
     seeds: int | Sequence[int] = 10,
     steps: int | None = None,
     timed: bool = False,
+    bootstrap: bool = False,
 ) -> tuple[Problem, Forecast, str]:
     """Return the problem with its data where the run fits, the forecast for it, and what is to be said of it.
 
     Where data and seeds together exceed the device's memory, the wide fields move to host memory; the
     problem given is then of no more use. The sentence is empty where nothing need be said.
     """
-    forecast = foresee(estimator, problem, seeds=seeds, steps=steps, timed=timed)
+    ask = partial(foresee, estimator, seeds=seeds, steps=steps, timed=timed, bootstrap=bootstrap)
+    said: list[str] = []
+    # Compiling tries kernels out on the device, beside the data: its memory may give out here already.
+    forecast, problem = with_fallback(ask, problem, said.append)
     if forecast.fits or forecast.device_is_host or problem.is_on_host:
-        return problem, forecast, forecast.shortage
+        return problem, forecast, " ".join((*said, forecast.shortage)).strip()
     problem = problem.on_host(release=True)
-    there = foresee(estimator, problem, seeds=seeds, steps=steps, timed=timed)
+    there = ask(problem)
     return problem, there, f"{_moved(forecast.needed, forecast.free, there)} {there.shortage}".rstrip()
 
 

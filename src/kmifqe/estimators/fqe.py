@@ -7,11 +7,11 @@ from functools import cache
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
 from kmifqe.estimators.base import Estimator, Info, check_config, network_input
+from kmifqe.estimators.episode_weights import mean_over_rows, row_weights
 from kmifqe.estimators.scales import in_unit, input_scale, reward_scale
 from kmifqe.maths.mlp import Layers, apply_layers, init_layers
 from kmifqe.problem import Problem
@@ -65,10 +65,12 @@ def fqe(config: FQEConfig = PAPER) -> Estimator:
         next_states, target_actions = problem.next_states[rows], problem.target_actions[rows]
         next_q = q(state.target, state.input_scale, problem, next_states, target_actions)
         goal = in_unit(problem.rewards[rows], state.reward_scale) + bootstrap * next_q
+        # Weighted terms rather than weighted draws: those would need a table over all rows for every seed.
+        weights = row_weights(problem, rows)
 
         def loss(params: Layers) -> Float[Array, ""]:
             told = q(params, state.input_scale, problem, problem.states[rows], problem.actions[rows])
-            return jnp.mean((told - goal) ** 2)
+            return mean_over_rows((told - goal) ** 2, weights)
 
         error, gradient = jax.value_and_grad(loss)(state.params)
         updates, opt_state = optimizer.update(gradient, state.opt_state)
@@ -78,6 +80,7 @@ def fqe(config: FQEConfig = PAPER) -> Estimator:
 
     def value(state: FQEState, problem: Problem) -> Float[Array, ""]:
         told = q(state.params, state.input_scale, problem, problem.first_states, problem.first_actions)
-        return (1.0 - problem.gamma) * jnp.mean(told) * state.reward_scale
+        mean = mean_over_rows(told, problem.episode_weights)
+        return (1.0 - problem.gamma) * mean * state.reward_scale
 
     return Estimator("fqe", config, init, step, value, default_steps=1_000_000)

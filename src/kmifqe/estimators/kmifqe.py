@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
@@ -12,7 +11,9 @@ import optax
 from jaxtyping import Array, Float
 
 from kmifqe.errors import InputError
-from kmifqe.estimators.base import Estimator, Info, action_scale, check_config, network_input
+from kmifqe.estimators.base import Estimator, Info, action_scale, network_input
+from kmifqe.estimators.episode_weights import RowMeans, mean_over_rows, row_means, row_weights
+from kmifqe.estimators.kmifqe_config import KMIFQEConfig
 from kmifqe.estimators.look_ahead import Ahead, look_ahead, new_values
 from kmifqe.estimators.scales import in_unit, reward_scale
 from kmifqe.maths import mlp
@@ -28,55 +29,8 @@ from kmifqe.problem import Problem
 # envelope covers both, and is rebuilt when the running mean of log h has moved by DRIFT.
 BELOW, ABOVE, DRIFT = 1.5, 4.0, 0.5  # in 1/(d + 4)
 PROPOSALS = 2  # a row: over about that interval 0.6 or more of the proposals were accepted
+NEIGHBOUR = 4.0  # bandwidths: only the clip from below draws rows beyond, and an expansion says nothing there
 RUNNING = 0.05  # weight of a step in the running mean of log h
-
-
-@dataclass(frozen=True)
-class KMIFQEConfig:
-    """Settings of KMIFQE; defaults are the paper's for Pendulum (appendix) unless said.
-
-    Actions are measured in half action ranges, so that h and the metric mean the same for any units; on tasks
-    whose dimensions share one range this only renames h.
-    """
-
-    hidden: int = 256  # units in each of two tanh layers
-    batch: int = 1024  # rows a step (MuJoCo: 2,048)
-    learning_rate: float = 3e-4  # Adam
-    decay_steps: int = (
-        0  # steps over which the learning rate falls to a hundredth along a cosine; 0: constant
-    )
-    target_period: int = 1000  # steps between hard copies of the target network
-    metric: str = "learned"  # or "identity": the paper's ablation
-    metric_floor: float = 0.1  # added to M, relative to max(M): condition number at most 1 + 1/floor
-    bandwidth: float | None = None  # None: learned by Prop. 1; a number: fixed, in half action ranges
-    bandwidth_bounds: tuple[float, float] = (0.01, 2.0)  # half action ranges; guards b -> 0
-    clip: tuple[float, float] = (1e-3, 2.0)  # of the weight, or of each dimension's ratio
-    clip_per_dimension: bool = False  # True for the paper's MuJoCo tasks; needs a density that factorises
-    density_floor: float = 1e-5  # of μ(π̃(s')|s') inside v (fitted μ: 1e-3)
-    bandwidth_period: int = 1  # steps between new bandwidths
-    metric_period: int = 1  # target copies between new metrics; in between only the bootstrap values are new
-    envelope_period: int = 50  # steps between looks at h's drift; 0: every weight anew at every step
-    precision: str = "mixed"  # of matrix products on a GPU: float16/bfloat16 with float32 sums; or "float32"
-
-    def __post_init__(self) -> None:
-        check_config(self)
-        if self.metric not in ("learned", "identity"):
-            raise InputError(f"metric is {self.metric!r}; expected 'learned' or 'identity'")
-        if self.bandwidth is not None and not 0 < self.bandwidth < float("inf"):
-            raise InputError(
-                f"bandwidth is {self.bandwidth}; expected a positive number, in half action ranges"
-            )
-        low, high = self.clip
-        if not 0 <= low < high:
-            raise InputError(f"clip is [{low}, {high}]; expected 0 <= low < high")
-        low, high = self.bandwidth_bounds
-        if not 0 < low < high < float("inf"):
-            raise InputError(f"bandwidth_bounds is [{low}, {high}]; expected 0 < low < high, finite")
-        if self.precision not in ("mixed", "float32"):
-            raise InputError(f"precision is {self.precision!r}; expected 'mixed' or 'float32'")
-        for name in ("metric_floor", "density_floor", "decay_steps", "envelope_period"):
-            if not getattr(self, name) >= 0:
-                raise InputError(f"{name} is {getattr(self, name)}; expected 0 or more")
 
 
 class KMIFQEState(NamedTuple):
@@ -94,6 +48,7 @@ class KMIFQEState(NamedTuple):
     log_h: Float[Array, ""]  # running mean of log h, what the envelope is built around
     log_v: Float[Array, ""]  # running log of v, used where μ(π̃(s')|s') is unknown
     reward_scale: Float[Array, ""]  # the unit Q is learned in
+    row_means: RowMeans | None  # of the rows' episode weights; None without a bootstrap
 
 
 PAPER = KMIFQEConfig()
@@ -110,6 +65,7 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
         )
     )
     metric_floor = config.metric_floor if config.metric == "learned" else None
+    bends = config.bias != "ignored"
     follows = config.bandwidth is None and config.envelope_period > 0  # else one h, or weights at every step
 
     def inputs(problem: Problem, states: Array, actions: Array) -> Array:
@@ -142,17 +98,17 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
 
     def init(key: Array, problem: Problem) -> KMIFQEState:
         check_problem(problem)
-        unit = reward_scale(problem)
+        unit, means = reward_scale(problem), row_means(problem)
         network_key, bandwidth_key = jax.random.split(key)
         params = mlp.init_q(network_key, problem.state_dim + problem.action_dim, config.hidden)
         h = jnp.float32(config.bandwidth or config.bandwidth_bounds[1] / 4)
         log_v = jnp.float32(jnp.nan)
-        ahead = look_ahead(params, problem, factors(problem), None, config.precision)
+        ahead = look_ahead(params, problem, factors(problem), None, config.precision, bends=bends)
         if config.bandwidth is None:
             words = jax.random.bits(bandwidth_key, (config.batch,))
-            h, log_v = bandwidth(words, params, ahead, h, log_v, unit, problem)
+            h, log_v = bandwidth(words, params, ahead, h, log_v, unit, means, problem)
         envelope = envelope_around(jnp.log(h), ahead, problem)
-        return KMIFQEState(params, optimizer.init(params), ahead, envelope, h, jnp.log(h), log_v, unit)
+        return KMIFQEState(params, optimizer.init(params), ahead, envelope, h, jnp.log(h), log_v, unit, means)
 
     def refresh_kind(step: int) -> str:
         if step % config.target_period:
@@ -167,7 +123,9 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
         if kind == "values":
             ahead = new_values(state.params, problem, state.ahead, config.precision)
         else:
-            ahead = look_ahead(state.params, problem, factors(problem), metric_floor, config.precision)
+            ahead = look_ahead(
+                state.params, problem, factors(problem), metric_floor, config.precision, bends=bends
+            )
         return state._replace(ahead=ahead, envelope=envelope_around(state.log_h, ahead, problem))
 
     def followed(state: KMIFQEState, problem: Problem) -> Envelope:
@@ -190,10 +148,25 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
         squared, density = ahead.squared, log_mu(problem, slice(problem.counts.going_on))
         if problem.counts.going_on == 0:  # never drawn from, but a maximum needs a row
             squared = density = jnp.zeros((1, factors(problem)))
-        return build_envelope(squared, interval, density, problem.action_dim, config.clip)
+            return build_envelope(squared, interval, density, problem.action_dim, config.clip)
+        return build_envelope(
+            squared, interval, density, problem.action_dim, config.clip, going_on_multiples(problem)
+        )
+
+    def going_on_multiples(problem: Problem) -> Float[Array, " going_on"] | None:
+        """Return how often a bootstrap counts each row that goes on, with mean 1; None without a bootstrap."""
+        weights = row_weights(problem, slice(problem.counts.going_on))
+        return None if weights is None else weights / jnp.mean(weights)
 
     def bandwidth(
-        words: Array, params: mlp.QParams, ahead: Ahead, h: Array, log_v: Array, unit: Array, problem: Problem
+        words: Array,
+        params: mlp.QParams,
+        ahead: Ahead,
+        h: Array,
+        log_v: Array,
+        unit: Array,
+        means: RowMeans | None,
+        problem: Problem,
     ) -> tuple[Array, Array]:
         """Return h* of Prop. 1 from a uniform minibatch, and the running log v; h is the one used before."""
         if problem.counts.going_on == 0:  # no update depends on a next action, nor on h
@@ -201,10 +174,11 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
         n, d, gamma = problem.counts.in_sample, problem.action_dim, problem.gamma
         rows = row_numbers(words, n)
         x = inputs(problem, problem.states[rows], problem.actions[rows])
+        weights = row_weights(problem, rows, means and means.in_sample)
         # The terminal rows, which come last, have no next action: 0 in b and v alike.
-        p = minibatch_pass(
-            params, x, 0.5 * gamma * ahead.laplacian[rows], jnp.zeros(config.batch), config.precision
-        )
+        bias = 0.5 * gamma * ahead.laplacian[rows]
+        bias = bias if weights is None else weights * bias
+        p = minibatch_pass(params, x, bias, jnp.zeros(config.batch), config.precision)
         b_squared = optax.tree.norm(p.gradient, squared=True) / config.batch**2
         going_on = rows < problem.counts.going_on
         reward = (1.0 - gamma) * in_unit(problem.rewards[rows], unit)
@@ -213,7 +187,8 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
             mu_target = jnp.exp(problem.log_mu_target[rows] + jnp.sum(jnp.log(half)))
             mu_target = jnp.maximum(mu_target, config.density_floor)
             td_error = reward + gamma * ahead.target_value[rows] - p.q
-            log_v = jnp.log(jnp.mean(going_on * variance_term(td_error, p.norms, mu_target, d)))
+            terms = going_on * variance_term(td_error, p.norms, mu_target, d)
+            log_v = jnp.log(mean_over_rows(terms, weights))
         else:
             # μ at the target action is unknown; at leading order E[w²‖Δ‖²] = v/hᵈ.
             near = jnp.minimum(rows, problem.counts.going_on - 1)
@@ -222,7 +197,8 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
                 ahead.squared[near].sum(axis=1), log_mu_total
             )
             td_error = reward + gamma * ahead.next_value[rows] - p.q
-            log_v_now = jnp.log(h**d * jnp.mean(going_on * w**2 * td_error**2 * p.norms) + 1e-30)
+            mean = mean_over_rows(going_on * w**2 * td_error**2 * p.norms, weights)
+            log_v_now = jnp.log(h**d * mean + 1e-30)
             # The mean of v, not of log v: a minibatch with no row near π̃ has v ≈ 0 and would drag h down.
             running = jnp.logaddexp(jnp.log(0.99) + log_v, jnp.log(0.01) + log_v_now)
             log_v = jnp.where(jnp.isnan(log_v), log_v_now, running)
@@ -254,7 +230,7 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
             envelope = state.envelope
             if config.bandwidth is None:
                 everything = state.ahead.squared, Interval(h, h), log_mu(problem, slice(going_on))
-                envelope = build_envelope(*everything, *kernel)
+                envelope = build_envelope(*everything, *kernel, going_on_multiples(problem))
             rows = draw(uniforms(words).reshape(levels, -1), envelope.sums)
             # Unclipped over a density near 0 weights overflow: capped, as one, they keep their ratios.
             excess = jnp.maximum(envelope.log_scale - LARGEST_LOG, 0.0)
@@ -264,11 +240,26 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
             accepted = Accepted(rows, all_places, mean, mean * jnp.mean(w))
         if going_on == n:
             return accepted
-        ends = uniforms(for_terminal[1]) < (n - going_on) / n
+        ending = (n - going_on) / n if state.row_means is None else state.row_means.ending
+        ends = uniforms(for_terminal[1]) < ending
         rows = jnp.where(ends, terminal, accepted.rows)
         # A place left empty stays so: given to terminal rows only, these would be drawn too often.
-        mean_square = (going_on * accepted.mean_square + (n - going_on) * accepted.mean_weight**2) / n
+        if state.row_means is None:
+            mean_square = (going_on * accepted.mean_square + (n - going_on) * accepted.mean_weight**2) / n
+        else:
+            mean_square = (1.0 - ending) * accepted.mean_square + ending * accepted.mean_weight**2
         return accepted._replace(rows=rows, mean_square=mean_square)
+
+    def counted(rows: Array, filled: Array, state: KMIFQEState, problem: Problem) -> Float[Array, " batch"]:
+        """Return how much each place of a minibatch counts in the loss: 0 or 1; terminal rows by their weights.
+
+        The rows that go on were drawn by their episode weights, the terminal ones uniformly: these are few, and
+        need no table to draw from.
+        """
+        weights = row_weights(problem, rows, state.row_means and state.row_means.terminal)
+        if weights is None or problem.counts.terminated == 0:
+            return filled
+        return filled * jnp.where(rows < problem.counts.going_on, 1.0, weights)
 
     def step(key: Array, t: Array, state: KMIFQEState, problem: Problem) -> tuple[KMIFQEState, Info]:
         # Words for the bandwidth's minibatch, the terminal rows, and every level of every proposal.
@@ -286,6 +277,7 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
                     state.h,
                     state.log_v,
                     state.reward_scale,
+                    state.row_means,
                     problem,
                 )
                 return h, (1.0 - RUNNING) * log_h + RUNNING * jnp.log(h), log_v
@@ -301,27 +293,45 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
         rows, filled = drawn.rows, drawn.filled.astype(jnp.float32)
         x = inputs(problem, problem.states[rows], problem.actions[rows])
         rewards = in_unit(problem.rewards[rows], state.reward_scale)
-        goal = (1.0 - problem.gamma) * rewards + problem.gamma * state.ahead.next_value[rows]
+        next_values = state.ahead.next_value[rows]
+        if config.bias == "subtracted":
+            next_values = next_values - bend_of(rows, h, state)
+        goal = (1.0 - problem.gamma) * rewards + problem.gamma * next_values
         # The gradient of the mean squared TD error: coefficients q − goal, and the constants outside.
-        p = minibatch_pass(state.params, x, -filled * goal, filled, config.precision)
+        counts = counted(rows, filled, state, problem)
+        p = minibatch_pass(state.params, x, -counts * goal, counts, config.precision)
         scale = 2.0 * drawn.mean_weight / jnp.maximum(jnp.sum(filled), 1.0)
         updates, opt_state = optimizer.update(
             jax.tree.map(lambda g: scale * g, p.gradient), state.opt_state, state.params
         )
         params = optax.apply_updates(state.params, updates)
         info = {
-            "loss": jnp.sum(filled * (goal - p.q) ** 2) / jnp.maximum(jnp.sum(filled), 1.0),
+            "loss": jnp.sum(counts * (goal - p.q) ** 2) / jnp.maximum(jnp.sum(filled), 1.0),
             "h": h,
             "mean_weight": drawn.mean_weight,
             "ess": problem.counts.in_sample * drawn.mean_weight**2 / jnp.maximum(drawn.mean_square, 1e-30),
             "filled": jnp.mean(filled),
         }
+        if bends:
+            gain = problem.gamma / (1.0 - problem.gamma)
+            mean = jnp.sum(counts * bend_of(rows, h, state)) / jnp.maximum(jnp.sum(counts), 1.0)
+            info["bias"] = gain * mean * state.reward_scale
         state = state._replace(params=params, opt_state=opt_state, h=h, log_h=log_h, log_v=log_v)
         return state, info
 
+    def bend_of(rows: Array, h: Array, state: KMIFQEState) -> Float[Array, " rows"]:
+        """Return what a' changes of Q̄, up to second order; 0 where a' is no neighbour of π̃(s') in the kernel."""
+        bend, squared = state.ahead.bend, state.ahead.squared
+        assert bend is not None  # asked for where bends is True
+        if len(squared) == 0:
+            return bend[rows]
+        distance = jnp.sum(squared[jnp.minimum(rows, len(squared) - 1)], axis=1)
+        return jnp.where(distance <= (NEIGHBOUR * h) ** 2, bend[rows], 0.0)
+
     def value(state: KMIFQEState, problem: Problem) -> Float[Array, ""]:
         x = inputs(problem, problem.first_states, problem.first_actions)
-        return jnp.mean(jax.vmap(mlp.q_value, in_axes=(None, 0))(state.params, x)) * state.reward_scale
+        told = jax.vmap(mlp.q_value, in_axes=(None, 0))(state.params, x)
+        return mean_over_rows(told, problem.episode_weights) * state.reward_scale
 
     check_every = _check_every(config.target_period, config.envelope_period) if follows else 0
     name = "kmifqe" if config.metric == "learned" else "kmifqe-identity"

@@ -9,7 +9,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from kmifqe.estimators.base import action_scale, scaled, standardized
-from kmifqe.maths.hessians import metric_distances, state_part, values, values_and_hessians
+from kmifqe.maths.hessians import (
+    metric_distances,
+    state_part,
+    taylor_terms,
+    values,
+    values_and_hessians,
+)
 from kmifqe.maths.mlp import QParams
 from kmifqe.problem import HostRows, Problem
 
@@ -24,16 +30,24 @@ class Ahead(NamedTuple):
     laplacian: Float[Array, " n"]  # tr ∇²ₐQ̄ at (s', π̃(s'))
     next_value: Float[Array, " n"]  # Q̄(s', a')
     target_value: Float[Array, " n"]  # Q̄(s', π̃(s'))
+    bend: Float[Array, " n"] | None  # ∇ₐQ̄ᵀδ + ½ δᵀ∇²ₐQ̄ δ at π̃(s'), δ = a' − π̃(s'); None: nobody asked
 
 
-def nothing_ahead(problem: Problem, factors: int) -> Ahead:
+def nothing_ahead(problem: Problem, factors: int, *, bends: bool = False) -> Ahead:
     """Return zeros in the shapes of `Ahead`."""
     n = problem.counts.in_sample
-    return Ahead(jnp.zeros((problem.counts.going_on, factors)), jnp.zeros(n), jnp.zeros(n), jnp.zeros(n))
+    squared = jnp.zeros((problem.counts.going_on, factors))
+    return Ahead(squared, jnp.zeros(n), jnp.zeros(n), jnp.zeros(n), jnp.zeros(n) if bends else None)
 
 
 def look_ahead(
-    params: QParams, problem: Problem, factors: int, metric_floor: float | None, precision: str
+    params: QParams,
+    problem: Problem,
+    factors: int,
+    metric_floor: float | None,
+    precision: str,
+    *,
+    bends: bool = False,
 ) -> Ahead:
     """Return what the target network `params` says of every row; `metric_floor=None`: the identity metric."""
 
@@ -44,9 +58,12 @@ def look_ahead(
             z = metric_distances(H, z, metric_floor, precision)
         squared = z**2 if factors > 1 else jnp.sum(z**2, axis=1, keepdims=True)
         next_value = values(params, rows.from_states, rows.next_actions, precision)
-        return squared, jnp.trace(H, axis1=1, axis2=2), next_value, target_value
+        found = squared, jnp.trace(H, axis1=1, axis2=2), next_value, target_value
+        return (*found, _bend(params, rows, precision)) if bends else found
 
-    return Ahead(*_over_rows(chunk, nothing_ahead(problem, factors), params, problem, precision))
+    zeros = [each for each in nothing_ahead(problem, factors, bends=bends) if each is not None]
+    found = list(_over_rows(chunk, tuple(zeros), params, problem, precision))
+    return Ahead(*(found if bends else [*found, None]))
 
 
 def new_values(params: QParams, problem: Problem, ahead: Ahead, precision: str) -> Ahead:
@@ -56,10 +73,14 @@ def new_values(params: QParams, problem: Problem, ahead: Ahead, precision: str) 
     """
 
     def chunk(rows: _Rows) -> tuple[Array, ...]:
-        return (values(params, rows.from_states, rows.next_actions, precision),)
+        found = values(params, rows.from_states, rows.next_actions, precision)
+        if ahead.bend is None:
+            return (found,)
+        return found, _bend(params, rows, precision)
 
-    (next_value,) = _over_rows(chunk, (ahead.next_value,), params, problem, precision)
-    return ahead._replace(next_value=next_value)
+    old = (ahead.next_value,) if ahead.bend is None else (ahead.next_value, ahead.bend)
+    new = _over_rows(chunk, old, params, problem, precision)
+    return ahead._replace(**dict(zip(("next_value", "bend"), new)))
 
 
 class _Rows(NamedTuple):
@@ -69,6 +90,10 @@ class _Rows(NamedTuple):
     next_actions: Float[Array, "chunk d"]
     target_actions: Float[Array, "chunk d"]
     distance: Float[Array, "chunk d"]  # a' − π̃(s'), in half action ranges
+
+
+def _bend(params: QParams, rows: _Rows, precision: str) -> Float[Array, " chunk"]:
+    return taylor_terms(params, rows.from_states, rows.target_actions, rows.distance, precision)
 
 
 def _over_rows(function, outputs: tuple, params: QParams, problem: Problem, precision: str) -> tuple:  # type: ignore[no-untyped-def,type-arg]

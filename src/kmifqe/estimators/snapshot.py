@@ -24,6 +24,7 @@ class Plan(NamedTuple):
     record_every: int
     gamma: float
     stop: str  # the rule that may end the fit early, in words; "" for none
+    bootstrap: bool = False  # every seed has its own episode weights
 
 
 class Snapshot(NamedTuple):

@@ -13,6 +13,7 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from kmifqe.estimators.base import Estimator, Info, check_config, network_input
+from kmifqe.estimators.episode_weights import mean_over_rows, row_weights
 from kmifqe.estimators.scales import in_unit, input_scale, reward_scale
 from kmifqe.maths.mlp import Layers, apply_layers, init_layers
 from kmifqe.problem import Problem
@@ -58,6 +59,7 @@ class SRDICEState(NamedTuple):
     stage: Int[Array, ""]
     reward_scale: Float[Array, ""]
     input_scale: Float[Array, " q+d"]
+    mean_weight: Float[Array, ""] | None  # of the rows' episode weights; None without a bootstrap
 
 
 PAPER = SRDICEConfig()
@@ -93,7 +95,9 @@ def sr_dice(config: SRDICEConfig = PAPER) -> Estimator:
         )
         opt_states = tuple(optimizer.init(part) for part in parts)
         scales = reward_scale(problem), input_scale(problem, config.inputs)
-        return SRDICEState(*parts, opt_states, parts[1], value_rows, jnp.int32(0), *scales)  # type: ignore[arg-type]
+        all_weights = row_weights(problem, slice(None))
+        mean_weight = None if all_weights is None else jnp.mean(all_weights)
+        return SRDICEState(*parts, opt_states, parts[1], value_rows, jnp.int32(0), *scales, mean_weight)  # type: ignore[arg-type]
 
     def encoder_loss(autoencoder: Autoencoder, state: SRDICEState, problem: Problem, key: Array) -> Array:
         rows = jax.random.randint(key, (config.batch,), 0, len(problem))
@@ -106,7 +110,8 @@ def sr_dice(config: SRDICEConfig = PAPER) -> Estimator:
         rewards = in_unit(problem.rewards[rows], state.reward_scale)
         reward_error = (apply_layers(autoencoder.reward, features)[:, 0] - rewards) ** 2
         action_error = (apply_layers(autoencoder.action, features) - actions) ** 2
-        return next_state_error.mean() + config.reward_weight * reward_error.mean() + action_error.mean()
+        mean = partial(mean_over_rows, weights=row_weights(problem, rows, state.mean_weight))
+        return mean(next_state_error) + config.reward_weight * mean(reward_error) + mean(action_error)
 
     def successor_loss(successor: Layers, state: SRDICEState, problem: Problem, key: Array) -> Array:
         rows = jax.random.randint(key, (config.batch,), 0, len(problem))
@@ -114,7 +119,9 @@ def sr_dice(config: SRDICEConfig = PAPER) -> Estimator:
         next_x = inputs(state, problem, problem.next_states[rows], problem.target_actions[rows])
         bootstrap = (problem.gamma * ~problem.terminated[rows])[:, None]
         goal = phi(state.autoencoder, x) + bootstrap * apply_layers(state.target_successor, next_x)
-        return jnp.mean((apply_layers(successor, x) - goal) ** 2)
+        return mean_over_rows(
+            (apply_layers(successor, x) - goal) ** 2, row_weights(problem, rows, state.mean_weight)
+        )
 
     def ratio_loss(ratio: Array, state: SRDICEState, problem: Problem, key: Array) -> Array:
         row_key, first_key = jax.random.split(key)
@@ -123,8 +130,11 @@ def sr_dice(config: SRDICEConfig = PAPER) -> Estimator:
         features = phi(state.autoencoder, inputs(state, problem, problem.states[rows], problem.actions[rows]))
         first_x = inputs(state, problem, problem.first_states[first], problem.first_actions[first])
         first_successor = apply_layers(state.successor, first_x)
-        expected = jnp.mean(first_successor @ ratio / config.features)
-        return 0.5 * jnp.mean((features @ ratio / config.features) ** 2) - (1.0 - problem.gamma) * expected
+        first_weights = None if problem.episode_weights is None else problem.episode_weights[first]
+        expected = mean_over_rows(first_successor @ ratio / config.features, first_weights)
+        squares = (features @ ratio / config.features) ** 2
+        square = mean_over_rows(squares, row_weights(problem, rows, state.mean_weight))
+        return 0.5 * square - (1.0 - problem.gamma) * expected
 
     losses = (encoder_loss, successor_loss, ratio_loss)
 
@@ -147,7 +157,8 @@ def sr_dice(config: SRDICEConfig = PAPER) -> Estimator:
         rows = state.value_rows
         features = phi(state.autoencoder, inputs(state, problem, problem.states[rows], problem.actions[rows]))
         rewards = in_unit(problem.rewards[rows], state.reward_scale)
-        estimate = jnp.mean(features @ state.ratio / config.features * rewards) * state.reward_scale
+        terms = features @ state.ratio / config.features * rewards
+        estimate = mean_over_rows(terms, row_weights(problem, rows, state.mean_weight)) * state.reward_scale
         return jnp.where(state.stage == 2, estimate, jnp.nan)  # no ratio yet, no value
 
     return Estimator("sr-dice", config, init, step, value, default_steps=sum(config.stages))

@@ -77,9 +77,16 @@ def build_envelope(
     log_mu: Float[Array, "n k"],
     action_dim: int,
     clip: tuple[float, float],
+    multiples: Float[Array, " n"] | None = None,
 ) -> Envelope:
-    """Return the envelope of the weights of n rows over an interval of bandwidths: one pass over the rows."""
+    """Return the envelope of the weights of n rows over an interval of bandwidths: one pass over the rows.
+
+    `multiples` are how often each row counts: it is then drawn in proportion to its multiple times its weight,
+    and the means that `draw_accepted` estimates are over rows counted so. Accepting does not see them.
+    """
     bounds = jax.vmap(lambda s, m: log_bound(s, interval, m, action_dim, clip))(squared, log_mu)
+    if multiples is not None:
+        bounds = bounds + jnp.log(multiples)
     scale = jnp.max(bounds)
     relative = jnp.exp(bounds - scale)
     return Envelope(partial_sums(relative), interval, scale, jnp.mean(relative))

@@ -50,6 +50,26 @@ def values_and_hessians(
     return u2 @ params.w3 + params.b3, scale * (H + _weighted_outer(J2, c2, precision))
 
 
+def taylor_terms(
+    params: QParams,
+    from_states: Float[Array, "n hidden"],
+    actions: Float[Array, "n d"],
+    directions: Float[Array, "n d"],
+    precision: str,
+) -> Float[Array, " n"]:
+    """Return ∇ₐQᵀδ + ½ δᵀ∇²ₐQ δ, what Q changes by between `actions` and `actions` + δ up to second order.
+
+    Two derivatives along one direction: a Hessian's cost is not needed where the metric is not.
+    """
+    w_action = params.w1[-actions.shape[1] :]
+    u1 = jnp.tanh(from_states + _matmul(actions, w_action, precision))
+    u2 = jnp.tanh(_matmul(u1, params.w2, precision) + params.b2)
+    slope = _matmul(directions, w_action, precision)
+    first = (1.0 - u1**2) * slope
+    first2, second2 = (_matmul(x, params.w2, precision) for x in (first, -2.0 * u1 * first * slope))
+    return ((1.0 - u2**2) * (first2 + 0.5 * second2 - u2 * first2**2)) @ params.w3
+
+
 def metric_distances(
     H: Float[Array, "n d d"], z: Float[Array, "n d"], floor: float, precision: str
 ) -> Float[Array, "n d"]:

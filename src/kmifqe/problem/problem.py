@@ -53,6 +53,8 @@ class Problem:
     state_mean: Float[Array, " q"]
     state_std: Float[Array, " q"]  # 1 where a column is constant
     gamma: Float[Array, ""]
+    # Of a bootstrap, mean 1; `fit` gives each seed its own. None: every episode counts once.
+    episode_weights: Float[Array, " m"] | None = field(default=None, kw_only=True)
     counts: RowCounts = field(metadata={"static": True})
 
     @classmethod

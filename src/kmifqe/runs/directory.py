@@ -23,6 +23,7 @@ from kmifqe.runs.identity import differences, fingerprint, identity
 from kmifqe.runs.lock import locked
 
 RESULT = "result.json"
+SHOWN = ("report.html", "landscape.npz")  # what rooms above this one make of a finished run
 LOCK = ".lock"
 CHECKPOINTS = "checkpoints"  # CHECKPOINTS/estimator/step-*.safetensors, while it runs
 FINISHED = "finished"  # FINISHED/estimator.safetensors, when it is done
@@ -86,12 +87,15 @@ class RunDirectory:
         steps: int | None,
         on_progress: Callable[[Progress], None] | None = None,
         stop: Stop | None = None,
+        bootstrap: bool = False,
+        examine: Callable[[Estimator, Estimate, Problem], Estimate] | None = None,
     ) -> Estimate:
         """Return the stored estimate, or compute it from where it was left, and store it.
 
-        Raises Interrupted after saving when a stop was asked for. A stored estimate has no final state.
+        Raises Interrupted after saving when a stop was asked for. A stored estimate has no final state: what is to
+        be known of that, `examine` reads off it, and adds to the estimate, before it is stored.
         """
-        plan = make_plan(estimator, problem, seeds=seeds, steps=steps, stop=stop)
+        plan = make_plan(estimator, problem, seeds=seeds, steps=steps, stop=stop, bootstrap=bootstrap)
         stored = self.finished(plan)
         if stored is not None:
             return stored
@@ -107,10 +111,13 @@ class RunDirectory:
                 on_progress=on_progress,
                 checkpoints=checkpoints,
                 stop=stop,
+                bootstrap=bootstrap,
             )
         finally:
             self.saves += checkpoints.saves
             self.saving_seconds += checkpoints.seconds
+        if examine is not None:
+            estimate = examine(estimator, estimate, problem)
         make_directory(self.path / FINISHED)
         write_finished(self._finished_path(plan), estimate, identity(plan, self._data))
         checkpoints.clear()
@@ -225,7 +232,7 @@ def _forget(path: Path) -> None:
         for folder in (FINISHED, CHECKPOINTS):
             if (path / folder).is_dir():
                 shutil.rmtree(path / folder)
-        for name in (density.REPORT, density.DENSITY, manifest.NAME):
+        for name in (*SHOWN, density.REPORT, density.DENSITY, manifest.NAME):
             (path / name).unlink(missing_ok=True)
 
 

@@ -17,7 +17,8 @@ def write_finished(path: Path, estimate: Estimate, of: dict[str, Any]) -> None:
     """Write everything but the final state, with the identity `of` the fit."""
     arrays = {name: getattr(estimate, name) for name in _ARRAYS}
     arrays |= {f"info.{name}": series for name, series in estimate.infos.items()}
-    described = {"steps": estimate.steps, "seconds": estimate.seconds, "device": estimate.device}
+    names = ("steps", "seconds", "device", "episodes", "measurements")
+    described = {name: getattr(estimate, name) for name in names}
     write_archive(path, arrays, {"schema": SCHEMA, "identity": of, "estimate": described})
 
 
@@ -35,6 +36,7 @@ def read_finished(path: Path, config: dict[str, Any]) -> tuple[Estimate, dict[st
         config=config,
         gamma=plan["gamma"],
         seeds=tuple(plan["seeds"]),
+        bootstrap=plan.get("bootstrap", False),  # a version without it wrote the file
         infos={name[5:]: array for name, array in arrays.items() if name.startswith("info.")},
         values=arrays["values"],
         recorded_steps=arrays["recorded_steps"],

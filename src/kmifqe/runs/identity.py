@@ -46,7 +46,11 @@ def fingerprint(problem: Problem) -> dict[str, Any]:
     """Return a digest of each of the problem's arrays; of computed ones also mean and root mean square."""
     prints: dict[str, Any] = {}
     for field in fields(problem):
-        if field.name in ("counts", "gamma"):  # follow from the arrays, and stand in the plan
+        if field.name in (
+            "counts",
+            "gamma",
+            "episode_weights",
+        ):  # follow from the arrays, or stand in the plan
             continue
         array = getattr(problem, field.name)
         prints[field.name] = None if array is None else array_print(np.asarray(array))
@@ -98,7 +102,7 @@ def differences(stored: dict[str, Any], present: dict[str, Any], path: Path) -> 
 
 def _refuse_other_plan(then: dict[str, Any], now: dict[str, Any], path: Path) -> None:
     for name, value in now.items():
-        before = then.get(name)
+        before = then.get(name, Plan._field_defaults.get(name))  # a version without the field had the default
         if isinstance(value, dict) and isinstance(before, dict):
             for key in sorted(value.keys() | before.keys()):
                 if value.get(key) != before.get(key):
