@@ -14,7 +14,8 @@ $(VENV)/.installed: pyproject.toml
 	touch $@
 
 $(VENV)/.test-installed: $(VENV)/.installed requirements-test.txt
-	$(BIN)/python -m pip install --quiet --editable '.[dev,minari,parquet,mujoco,onnx]' --requirement requirements-test.txt
+	$(BIN)/python -m pip install --quiet --editable '.[dev,minari,parquet,mujoco,onnx,frames,tensorboard]' --requirement requirements-test.txt
+	sh tools/install_chromium.sh
 	touch $@
 
 install: $(VENV)/.installed

@@ -27,8 +27,9 @@ MAY_IMPORT = {
     "behavior": {"errors", "data", "policies", "maths"},
     "problem": {"errors", "data", "policies", "behavior"},
     "estimators": {"errors", "maths", "problem"},
+    "trust": {"errors", "maths", "data", "policies", "problem", "estimators"},
     "runs": {"errors", "data", "problem", "estimators"},
-    "report": {"errors", "data", "problem", "estimators"},
+    "report": {"errors", "data", "problem", "estimators", "trust"},
     "worlds": {"errors", "data", "policies", "behavior", "maths"},
 }
 TOP = {"cli", "__main__"}  # the only rooms that may print, and that nobody below may know

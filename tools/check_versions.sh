@@ -7,7 +7,7 @@
 # imported from the checkout's src/. PYTHON chooses the interpreter, WORKERS the number of test processes.
 set -euo pipefail
 
-EXTRAS=dev,minari,parquet,mujoco,onnx # all but torch and cuda: gigabytes, and no bound of ours is tight there
+EXTRAS=dev,minari,parquet,mujoco,onnx,frames,tensorboard # all but torch and cuda: gigabytes, and no bound of ours is tight there
 PYTHON=${PYTHON:-python3}
 WORKERS=${WORKERS:-2}
 

@@ -11,8 +11,10 @@ if TYPE_CHECKING:
     from kmifqe.data import Transitions, load_dataset
     from kmifqe.errors import InputError
     from kmifqe.estimators import Estimate, FQEConfig, KMIFQEConfig, SRDICEConfig, fit, fqe, kmifqe, sr_dice
+    from kmifqe.evaluation import evaluate
     from kmifqe.policies import load_policy
     from kmifqe.problem import Problem
+    from kmifqe.report.result import Result
 
 __version__ = "0.1.0"
 
@@ -24,8 +26,10 @@ __all__ = [
     "KMIFQEConfig",
     "Logged",
     "Problem",
+    "Result",
     "SRDICEConfig",
     "Transitions",
+    "evaluate",
     "fit",
     "fqe",
     "kmifqe",
@@ -48,8 +52,10 @@ _NAMES_OF = {
         "kmifqe",
         "sr_dice",
     ),
+    "evaluation": ("evaluate",),
     "policies": ("load_policy",),
     "problem": ("Problem",),
+    "report.result": ("Result",),
 }
 
 

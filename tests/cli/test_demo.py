@@ -28,4 +28,7 @@ def test_demo_compares_four_estimators_with_the_truth(kmifqe_command, tmp_path, 
         "result.json",
         "trajectories.png",
         "bandwidth.png",
+        "report.html",
+        "landscape.npz",
     }
+    assert (tmp_path / "demo" / "report.html").stat().st_size < 3_000_000

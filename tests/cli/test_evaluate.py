@@ -45,7 +45,7 @@ def test_evaluate_prints_a_table_and_writes_the_result(kmifqe_command, tmp_path,
     )
     assert done.code == 0, done.err
     result = json.loads((out / "result.json").read_text())
-    assert result["schema"] == "kmifqe.result/1"
+    assert result["schema"] == "kmifqe.result/2"
     assert [e["estimator"] for e in result["estimates"]] == names
     assert result["rows"]["logged"] == 120
     assert result["rows"]["without_next_state"] == 12
@@ -56,9 +56,22 @@ def test_evaluate_prints_a_table_and_writes_the_result(kmifqe_command, tmp_path,
         assert estimate["discounted_return"] == pytest.approx(estimate["value"] / 0.5)
         assert estimate["trajectory"]["step"][-1] == 20
         assert estimate["estimator"] in done.out
+        assert estimate["bootstrap"] is True
+        if estimate["interval"] is not None:
+            assert estimate["interval"]["low"] < estimate["value"] < estimate["interval"]["high"]
+            assert estimate["interval"]["level"] == 0.95
+    assert result["estimates"][0]["interval"] is not None
+    assert "95 % interval" in done.out
     assert result["estimates"][3]["config"]["stages"] == [1, 5, 14]
     figures = {"trajectories.png", "bandwidth.png"}
-    assert {path.name for path in out.iterdir()} == {"result.json", "run.json", "finished"} | figures
+    shown = {"report.html", "landscape.npz"}
+    assert {path.name for path in out.iterdir()} == {"result.json", "run.json", "finished"} | figures | shown
+    # So few steps let nothing arrive: the verdict says so, in the record, on the terminal and on the page.
+    assert result["verdict"]["word"] == "do not use"
+    assert set(result["verdicts"]) == {estimate["estimator"] for estimate in result["estimates"]}
+    assert result["estimates"][0]["measurements"]["effective_rows"] > 0
+    assert "do not use" in done.err
+    assert "do not use" in (out / "report.html").read_text()
 
 
 def test_a_function_of_ones_own_is_a_policy(kmifqe_command, tmp_path, npz, log, monkeypatch):
@@ -226,3 +239,25 @@ def test_help_teaches_with_an_example(kmifqe_command):
     assert done.code == 0
     assert "Example: kmifqe evaluate" in done.out
     assert "gaussian:POLICY:STD" in done.out
+
+
+def test_without_a_bootstrap_there_is_no_interval(kmifqe_command, tmp_path, npz, actor_path):
+    out = tmp_path / "run"
+    done = kmifqe_command(
+        "evaluate", npz, "--policy", actor_path, "--out", out, *FAST, "-e", "fqe", "--no-bootstrap"
+    )
+    assert done.code == 0, done.err
+    (estimate,) = json.loads((out / "result.json").read_text())["estimates"]
+    assert (estimate["bootstrap"], estimate["interval"]) == (False, None)
+    assert "interval" not in done.out
+
+
+@pytest.mark.parametrize("level", ["90", "0", "-1"])
+def test_a_level_that_is_no_probability_is_refused_before_anything_is_read(
+    kmifqe_command, tmp_path, npz, actor_path, level
+):
+    out = tmp_path / "run"
+    done = kmifqe_command("evaluate", npz, "--policy", actor_path, "--out", out, *FAST, "--level", level)
+    assert done.code == 2
+    assert "expected a number between 0 and 1, such as 0.9" in done.err
+    assert not out.exists()

@@ -101,6 +101,8 @@ def test_a_stopped_run_goes_on_with_the_same_bits(
     assert sorted(p.name for p in out.iterdir()) == [
         "bandwidth.png",
         "finished",
+        "landscape.npz",
+        "report.html",
         "result.json",
         "run.json",
         "trajectories.png",

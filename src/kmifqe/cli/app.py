@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from kmifqe.cli import dataset, demo, evaluate, resume, worlds
+from kmifqe.cli import dataset, demo, evaluate, report, reproduce, resume, study, worlds
 from kmifqe.errors import InputError
 
 app = typer.Typer(
@@ -21,7 +21,10 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 app.command("evaluate")(evaluate.evaluate)
 app.command("resume")(resume.resume)
+app.command("report")(report.report)
+app.command("reproduce")(reproduce.reproduce)
 app.add_typer(dataset.app, name="dataset")
+app.add_typer(study.app, name="study")
 worlds.register(app)
 
 

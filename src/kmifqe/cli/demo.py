@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +16,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Directory for result.json and figures; made if missing.")] = Path(
         "demo"
     ),
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds per estimator, trained side by side.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds per estimator, trained side by side.")] = 4,
     seed: Annotated[int, typer.Option(help="Of the log that is collected.")] = 0,
 ) -> None:
     """Collect a Pendulum log, judge a better policy from it with four estimators, and compare with the truth.
@@ -30,8 +30,14 @@ def demo(
     from kmifqe.estimators.foresee import duration
     from kmifqe.experiments.demo import DemoConfig, demo_estimators, demo_problem
     from kmifqe.report.figures import save_figures
+    from kmifqe.report.html.page import REPORT, write_report
+    from kmifqe.report.notes import verdict_lines
     from kmifqe.report.record import result_record, write_record
-    from kmifqe.report.tables import estimates_table, notes_lines
+    from kmifqe.report.result import Result
+    from kmifqe.report.tables import estimates_table
+    from kmifqe.trust.landscape import keep_landscape
+    from kmifqe.trust.landscape_file import LANDSCAPE
+    from kmifqe.trust.measure import measure
 
     console = Console()
     keep_compiled_programs()
@@ -47,25 +53,29 @@ def demo(
         f"Device:         {device_name()}",
     ):
         console.print(line, highlight=False, soft_wrap=True)
-    estimates = []
+    estimates, problem = [], setting.problem
+    out.mkdir(parents=True, exist_ok=True)
     with ProgressLine(Console(stderr=True)) as progress:
         for estimator, steps in demo_estimators(config):
             progress.begin(estimator.name)
-            estimates.append(fit(estimator, setting.problem, seeds=seeds, steps=steps, on_progress=progress))
+            made = fit(estimator, problem, seeds=seeds, steps=steps, on_progress=progress, bootstrap=True)
+            keep_landscape(out / LANDSCAPE, estimator, made, problem)
+            estimates.append(replace(made, final_state=None, measurements=measure(estimator, made, problem)))
+    result = Result.of(estimates)
     console.print(estimates_table(estimates, setting.logged_truth))
-    for line in notes_lines(estimates):
+    for line in verdict_lines(result.diagnosis):
         console.print(line, highlight=False, soft_wrap=True)
     gap = truth.value - behavior.value
     console.print(
-        f"error: V̂ minus the value of the logged first states. The two policies differ by {gap:.3f}. "
+        f"error: V̂ minus the value of the logged first states, which each seed weighs in its own way. The two "
+        f"policies differ by {gap:.3f}. "
         f"All four took {duration(sum(e.seconds for e in estimates))}.",
         highlight=False,
         soft_wrap=True,
     )
-    out.mkdir(parents=True, exist_ok=True)
     record = result_record(
-        estimates,
-        setting.problem,
+        result,
+        problem,
         data=setting.transitions.name,
         policy="pendulum-target.safetensors, zeros for the dummies",
         behavior="0.8 N(pendulum-behavior.safetensors, (0.5 a_max)²) + 0.2 U, dummies U",
@@ -80,7 +90,8 @@ def demo(
     write_record(record, out / "result.json")
     references = {"truth": setting.logged_truth, "behaviour": behavior.value}
     title = f"Pendulum with {config.dummies} dummy actions, {config.rows:,} logged steps"
-    save_figures(estimates, setting.problem.counts.in_sample, out, references, title=title)
+    save_figures(estimates, problem.counts.in_sample, out, references, title=title)
+    write_report([out], out / REPORT)
     console.print(
-        f"written: {escape(str(out))}/result.json, trajectories.png, bandwidth.png", highlight=False
+        f"written: {escape(str(out))}/{REPORT}, result.json, trajectories.png, bandwidth.png", highlight=False
     )

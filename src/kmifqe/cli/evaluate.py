@@ -47,7 +47,17 @@ def evaluate(
             show_default="kmifqe",
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, trained side by side.")] = 3,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="How many seeds, trained side by side; an interval needs about 10.")
+    ] = 10,
+    bootstrap: Annotated[
+        bool,
+        typer.Option(
+            help="Give every seed its own weights of the log's episodes, for an interval that tells of the "
+            "finite log; without, seeds differ by training only and there is no interval."
+        ),
+    ] = True,
+    level: Annotated[float, typer.Option(help="Of the interval: how often it should hold the truth.")] = 0.95,
     steps: Annotated[
         int | None, typer.Option(min=1, help="Training steps of every estimator.", show_default="the paper's")
     ] = None,
@@ -89,8 +99,8 @@ def evaluate(
     Example: kmifqe evaluate log.npz --policy actor.npz --behavior logged --gamma 0.95 --out runs/first
 
     Prints a table and writes result.json (schema: docs/result.md) and figures. V̂ is normalised per step,
-    (1 − gamma) times the expected discounted return; both are printed. Ctrl-C saves and stops; the same command
-    with --resume goes on, and ends with the same bits.
+    (1 − gamma) times the expected discounted return; both are printed, with an interval (docs/intervals.md).
+    Ctrl-C saves and stops; the same command with --resume goes on, and ends with the same bits.
     """
     asked = {name: value for name, value in locals().items() if name not in ("out", "force", "resume")}
     from kmifqe.cli.evaluation import Asked, run_evaluation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,16 +26,23 @@ from kmifqe.estimators.fit import make_plan
 from kmifqe.estimators.foresee import placed, size, with_fallback
 from kmifqe.estimators.presets import check_settings
 from kmifqe.estimators.snapshot import Plan
+from kmifqe.evaluation import FITTED_DENSITY
 from kmifqe.policies import check_policy_fits, load_policy
 from kmifqe.problem import Problem
 from kmifqe.report.figures import save_figures
+from kmifqe.report.html.page import REPORT, write_report
+from kmifqe.report.notes import verdict_lines
 from kmifqe.report.record import result_record, write_record
-from kmifqe.report.tables import estimates_table, notes_lines
+from kmifqe.report.result import Result
+from kmifqe.report.tables import estimates_table
 from kmifqe.runs import Interrupted, RunDirectory, open_run
 from kmifqe.runs.directory import RESULT
+from kmifqe.trust.interval import check_level
+from kmifqe.trust.landscape import keep_landscape
+from kmifqe.trust.landscape_file import LANDSCAPE
+from kmifqe.trust.measure import measure
 
 TIMED_STEPS = 20_000  # a shorter run is over before its time is foretold
-FITTED_DENSITY = "density_floor=1e-3"  # the paper's, where μ is estimated: a fit knows little of thin tails
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,8 @@ class Asked:
     gamma: float
     estimator: list[str] | None
     seeds: int
+    bootstrap: bool
+    level: float
     steps: int | None
     preset: str
     setting: list[str] | None
@@ -61,6 +70,7 @@ def run_evaluation(asked: Asked, out: Path, *, force: bool, resume: bool) -> Non
     console = Console(stderr=True)
     keep_compiled_programs()
     names, estimators = _estimators(asked)
+    check_level(asked.level)
     if force and resume:
         raise InputError("--force starts again and --resume goes on; give one of them")
     interrupts = Interrupts(console)
@@ -81,7 +91,10 @@ def run_evaluation(asked: Asked, out: Path, *, force: bool, resume: bool) -> Non
                 console,
                 f"{size(problem.host_bytes)} of data exceed the device's memory and stay in host memory",
             )
-        plans = [make_plan(e, problem, seeds=asked.seeds, steps=asked.steps) for e in estimators]
+        plans = [
+            make_plan(e, problem, seeds=asked.seeds, steps=asked.steps, bootstrap=asked.bootstrap)
+            for e in estimators
+        ]
         run.begin(plans, problem)
         started = time.perf_counter()
         try:
@@ -93,8 +106,9 @@ def run_evaluation(asked: Asked, out: Path, *, force: bool, resume: bool) -> Non
         if run.saves:
             share = run.saving_seconds / (time.perf_counter() - started)
             console.print(f"saved {run.saves} times on the way, {share:.2%} of the time", highlight=False)
+        result = Result.of(estimates, asked.level)
         record = result_record(
-            estimates,
+            result,
             problem,
             data=asked.data,
             policy=asked.policy,
@@ -106,10 +120,12 @@ def run_evaluation(asked: Asked, out: Path, *, force: bool, resume: bool) -> Non
             title = f"{asked.policy} judged from {asked.data}"
             save_figures(estimates, problem.counts.in_sample, out, title=title)
             write_record(record, out / RESULT)
-    Console().print(estimates_table(estimates))
-    for line in notes_lines(estimates):
+            write_report([out], out / REPORT)
+    Console().print(estimates_table(estimates, level=asked.level))
+    for line in verdict_lines(result.diagnosis):
         console.print(line, highlight=False, soft_wrap=True)
-    console.print(f"written: {escape(str(out / RESULT))}", highlight=False)
+    written = " and ".join(escape(str(out / name)) for name in (RESULT, REPORT))
+    console.print(f"written: {written}", highlight=False, soft_wrap=True)
 
 
 def run_all(
@@ -133,16 +149,35 @@ def run_all(
         run.refuse_to_begin(plan)  # before half a minute of compilation
         progress.begin(estimator.name)
         problem, forecast, said = placed(
-            estimator, problem, seeds=plan.seeds, steps=plan.steps, timed=plan.steps >= TIMED_STEPS
+            estimator,
+            problem,
+            seeds=plan.seeds,
+            steps=plan.steps,
+            timed=plan.steps >= TIMED_STEPS,
+            bootstrap=plan.bootstrap,
         )
         console.print(f"{forecast}; another {size(forecast.free)} is free", highlight=False, soft_wrap=True)
         if said:
             warn_on(console, said)
         progress.begin(estimator.name)  # again: the forecast has compiled, the time that is left begins here
-        fit = partial(run.fit, estimator, seeds=plan.seeds, steps=plan.steps, on_progress=progress)
+        fit = partial(
+            run.fit,
+            estimator,
+            seeds=plan.seeds,
+            steps=plan.steps,
+            on_progress=progress,
+            bootstrap=plan.bootstrap,
+            examine=partial(_examined, run.path),
+        )
         estimate, problem = with_fallback(fit, problem, partial(warn_on, console))
         estimates.append(estimate)
     return estimates
+
+
+def _examined(folder: Path, estimator: Estimator, estimate: Estimate, problem: Problem) -> Estimate:
+    """Return the estimate with its measurements; what it says of Q is kept beside the result."""
+    keep_landscape(folder / LANDSCAPE, estimator, estimate, problem)
+    return replace(estimate, measurements=measure(estimator, estimate, problem))
 
 
 def _estimators(asked: Asked) -> tuple[list[str], list[Estimator]]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from kmifqe.data.atomic import whole_file
 from kmifqe.estimators.base import Estimate
-from kmifqe.report.notes import without_diverged
+from kmifqe.trust.diagnostics_training import without_diverged
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

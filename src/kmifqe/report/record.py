@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import json
-import platform
 from dataclasses import asdict
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-
-import jax
 
 from kmifqe.data.atomic import whole_file
 from kmifqe.estimators.base import Estimate, plain
 from kmifqe.problem import Problem
-from kmifqe.report.notes import convergence_notes
+from kmifqe.report.provenance import provenance
+from kmifqe.report.result import Result
+from kmifqe.trust.interval import ConfidenceInterval
 
-SCHEMA = "kmifqe.result/1"
+SCHEMA = "kmifqe.result/2"
 
 
 def result_record(
-    estimates: list[Estimate],
+    result: Result,
     problem: Problem,
     *,
     data: str,
@@ -33,19 +30,23 @@ def result_record(
     """Return the record of one evaluation (docs/result.md has the schema); `more` adds fields of its own."""
     return {
         "schema": SCHEMA,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        **provenance(),
         "command": command,
-        "versions": {name: version(name) for name in ("kmifqe", "jax", "jaxlib", "optax", "numpy")}
-        | {"python": platform.python_version()},
-        "device": str(jax.devices()[0].device_kind),
         "data": data,
         "policy": policy,
         "behavior": behavior,
         "gamma": round(float(problem.gamma), 7),
         "rows": asdict(problem.counts),
-        "estimates": [e.to_dict() | {"notes": convergence_notes(e)} for e in estimates],
+        "estimates": [_estimate_record(*each) for each in zip(result.estimates, result.intervals)],
+        "verdict": result.verdict.to_dict(),
+        "verdicts": {name: verdict.to_dict() for name, verdict in result.diagnosis.verdicts.items()},
+        "diagnostics": [diagnostic.to_dict() for diagnostic in result.diagnostics],
         **more,
     }
+
+
+def _estimate_record(estimate: Estimate, interval: ConfidenceInterval | None) -> dict[str, Any]:
+    return estimate.to_dict() | {"interval": None if interval is None else interval.to_dict()}
 
 
 def write_record(record: dict[str, Any], path: Path) -> None:

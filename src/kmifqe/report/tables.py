@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 import numpy as np
-from rich.markup import escape
 from rich.table import Table
 
 from kmifqe.estimators.base import Estimate
 from kmifqe.estimators.foresee import duration
-from kmifqe.report.notes import convergence_notes, without_diverged
 from kmifqe.report.numbers import number, plus_minus
+from kmifqe.trust.diagnostics_training import without_diverged
+from kmifqe.trust.interval import LEVEL, ConfidenceInterval, interval_of
 
 
-def estimates_table(estimates: list[Estimate], truth: float | None = None) -> Table:
+def estimates_table(estimates: list[Estimate], truth: float | None = None, *, level: float = LEVEL) -> Table:
     """Return one row per estimator; with a known `truth`, its error and the estimators ranked by it.
+
+    Estimates from bootstrapped seeds have an interval instead of the spread that it is made from.
 
     Where some seeds diverged the row is about the others and its V̂ is starred; a note says which.
     """
     table = Table(title="Value of the target policy", title_justify="left")
     table.add_column("estimator", no_wrap=True)
+    intervals = [interval_of(estimate, level) for estimate in estimates]
+    value = ("V̂", f"{100 * level:.4g} % interval") if any(intervals) else ("V̂ ± spread",)
     extra = ("discounted return",) if truth is None else ("error", "|error|")
-    for column in ("V̂ ± spread", *extra, *(heading for _, heading, _ in _INFOS), "time"):
+    for column in (*value, *extra, *(heading for _, heading, _ in _INFOS), "time"):
         table.add_column(column, justify="right", no_wrap=column != "discounted return")
     shown = [without_diverged(estimate) for estimate in estimates]
     errors = [abs(e.value - truth) if truth is not None else np.nan for e in shown]
     best = int(np.nanargmin(errors)) if np.isfinite(errors).any() else -1
     for i, (estimate, error) in enumerate(zip(shown, errors)):
         star = " *" if len(estimate.seeds) < len(estimates[i].seeds) else ""
-        cells = [estimate.estimator, plus_minus(estimate.value, estimate.spread) + star]
+        if any(intervals):
+            cells = [estimate.estimator, number(estimate.value) + star, _between(intervals[i])]
+        else:
+            cells = [estimate.estimator, plus_minus(estimate.value, estimate.spread) + star]
         if truth is None:
             cells.append(number(estimate.discounted_return, decimals=2))
         else:
@@ -39,18 +46,17 @@ def estimates_table(estimates: list[Estimate], truth: float | None = None) -> Ta
     return table
 
 
+def _between(interval: ConfidenceInterval | None) -> str:
+    """Return the interval's ends, written alike; a dash where there is none."""
+    if interval is None:
+        return "–"
+    size = max(abs(interval.low), abs(interval.high))
+    return f"{number(interval.low, size)} … {number(interval.high, size)}"
+
+
 _INFOS = (("h", "h", "{:.3f}"), ("ess", "ESS", "{:,.0f}"))
 
 
 def _last(estimate: Estimate, name: str, pattern: str) -> str:
     series = estimate.infos.get(name)
     return "–" if series is None else pattern.format(float(np.mean(series[-1])))
-
-
-def notes_lines(estimates: list[Estimate]) -> list[str]:
-    """Return one line of markup per note on any estimate."""
-    return [
-        f"[yellow]{estimate.estimator}:[/] {escape(note)}"
-        for estimate in estimates
-        for note in convergence_notes(estimate)
-    ]

@@ -1,0 +1,1 @@
+"""Run directories to one self-contained HTML page."""

@@ -1,0 +1,1 @@
+"""How far a value can be believed: intervals, diagnostics, a verdict."""

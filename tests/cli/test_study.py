@@ -1,0 +1,61 @@
+"""`kmifqe study coverage`, on records that are there already: what it counts, writes and refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from experiments.test_coverage import record
+from kmifqe.experiments.trust_run import SCHEMA, preset_named
+
+SMOKE = preset_named("smoke")
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Path:
+    """Return a directory with a record of every problem of the smoke preset but the last."""
+    folder = tmp_path / "records"
+    folder.mkdir()
+    for number in range(len(SMOKE.items()) - 1):
+        write(folder, number)
+    return folder
+
+
+def write(folder: Path, number: int) -> None:
+    told = record(number, [1.0, 2.0, 4.0], 2.0 if number else 90.0) | {"schema": SCHEMA, "preset": "smoke"}
+    (folder / f"smoke-{number:04d}.json").write_text(json.dumps(told), encoding="utf-8")
+
+
+def test_the_study_is_written_once_every_problem_is_there(kmifqe_command, tmp_path, records):
+    count = len(SMOKE.items())
+    arguments = ("study", "coverage", "--preset", "smoke", "--out", tmp_path / "out", "--records", records)
+    waiting = kmifqe_command(*arguments, "--shard", f"1/{count}")  # its only problem is there
+    assert waiting.code == 0, waiting.err
+    assert f"1 of {count} problems are not run yet" in waiting.err
+    assert not (tmp_path / "out").exists()
+    write(records, count - 1)
+    done = kmifqe_command(*arguments)
+    assert done.code == 0, done.err
+    told = json.loads((tmp_path / "out" / "coverage.json").read_text(encoding="utf-8"))
+    assert told["command"] == list(map(str, arguments))
+    (line, *_) = told["tables"]["kmifqe"]["all"]
+    assert (line["problems"], line["covered"]) == (count, count - 1)
+    assert f"{(count - 1) / count:.0%}" in done.out
+    assert (tmp_path / "out" / "coverage.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    "wrong, said",
+    [
+        (("--preset", "huge"), "preset 'huge' is unknown; expected one of smoke, full"),
+        (("--shard", "3"), "shard is '3'; expected I/N with 1 <= I <= N"),
+        (("--shard", "4/3"), "shard is '4/3'; expected I/N with 1 <= I <= N"),
+    ],
+)
+def test_a_wrong_option_is_refused(kmifqe_command, tmp_path, wrong, said):
+    done = kmifqe_command("study", "coverage", *wrong, "--records", tmp_path / "records")
+    assert done.code == 2
+    assert said in done.err
+    assert not (tmp_path / "records").exists()

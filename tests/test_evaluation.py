@@ -1,0 +1,128 @@
+"""`kmifqe.evaluate` and its result, on a world of known value."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from kmifqe import InputError, Result, evaluate
+from kmifqe.data.save import save_dataset
+from kmifqe.estimators.fit import Progress
+from kmifqe.worlds.lqr import LQR
+
+from estimators.small import estimator_with, logged  # isort: skip
+
+KERNEL = estimator_with("kmifqe", hidden=16, batch=64, target_period=10, learning_rate=3e-3)
+BASELINE = estimator_with("fqe", hidden=16, batch=64)
+STEPS = 60
+
+
+@pytest.fixture(scope="module")
+def world() -> LQR:
+    return logged()[0]
+
+
+@pytest.fixture(scope="module")
+def told() -> list[Progress]:
+    return []
+
+
+@pytest.fixture(scope="module")
+def result(world: LQR, told: list[Progress]) -> Result:
+    log = logged()[1]
+    return evaluate(
+        log,
+        world.policy,
+        behavior=world.behavior,
+        gamma=world.gamma,
+        estimators=(KERNEL, BASELINE),
+        steps=STEPS,
+        seeds=3,
+        level=0.8,
+        on_progress=told.append,
+    )
+
+
+def test_the_headline_is_the_first_estimator(result: Result) -> None:
+    assert result.value == result.estimate.value == result.estimates[0].value
+    assert result.discounted_return == pytest.approx(result.value / (1 - 0.8))
+    assert result.interval is result.intervals[0]
+    assert result.verdict is result.diagnosis.verdicts["kmifqe"]
+
+
+def test_every_seed_carries_episode_weights_so_there_is_an_interval(result: Result) -> None:
+    assert all(estimate.bootstrap for estimate in result.estimates)
+    for estimate, interval in zip(result.estimates, result.intervals):
+        assert interval is not None
+        assert interval.level == 0.8
+        assert interval.low < estimate.value < interval.high
+
+
+def test_a_run_of_sixty_steps_is_not_called_trustworthy(result: Result) -> None:
+    assert result.verdict.word != "trustworthy"
+    assert any("target cop" in reason for reason in result.verdict.reasons)
+
+
+def test_states_as_large_as_the_log_are_not_kept(result: Result) -> None:
+    assert all(estimate.final_state is None for estimate in result.estimates)
+    assert all(estimate.measurements for estimate in result.estimates)
+
+
+def test_progress_of_all_estimators_is_told(result: Result, told: list[Progress]) -> None:
+    assert [p.step for p in told if p.estimator == "fqe"][-1] == STEPS
+    assert {p.estimator for p in told} == {"kmifqe", "fqe"}
+
+
+def test_frames_hold_the_same_numbers(result: Result) -> None:
+    pytest.importorskip("pandas")
+    estimates = result.to_frame()
+    assert list(estimates["estimator"]) == ["kmifqe", "fqe"]
+    assert estimates["value"][0] == result.value
+    assert result.interval is not None
+    assert estimates["low"][0] == result.interval.low
+    trajectories = result.to_frame("trajectories")
+    ends = trajectories[(trajectories.estimator == "kmifqe") & (trajectories.step == STEPS)]
+    np.testing.assert_allclose(ends["value"], result.estimate.values, rtol=1e-6)
+    assert len(result.to_frame("diagnostics")) == len(result.diagnostics)
+    with pytest.raises(InputError, match="'seeds' is unknown; expected one of estimates"):
+        result.to_frame("seeds")  # type: ignore[arg-type]
+
+
+def test_terminal_and_notebook_say_value_interval_and_verdict(result: Result) -> None:
+    out = io.StringIO()
+    Console(file=out, width=160).print(result)
+    html = result._repr_html_()
+    for shown in (out.getvalue(), html, repr(result)):
+        assert result.verdict.word in shown
+        assert f"{result.value:.3f}" in shown
+    assert "80% interval" in html
+    assert "80% interval" in repr(result)
+    assert "<script" not in html
+
+
+def test_the_plot_has_a_curve_for_every_estimator(result: Result) -> None:
+    axes = result.plot(references={"truth": 0.0}, title="a title").axes[0]
+    assert {"kmifqe", "fqe"} <= {text.get_text() for text in axes.get_legend().get_texts()}
+
+
+def test_files_and_names_do_as_well(world: LQR, tmp_path: Path) -> None:
+    log = logged()[1]
+    save_dataset(log, tmp_path / "log.npz")
+    from_file = evaluate(
+        tmp_path / "log.npz", world.policy, gamma=world.gamma, estimators=["fqe"], steps=3, seeds=2
+    )
+    from_memory = evaluate(log, world.policy, gamma=world.gamma, estimators=["fqe"], steps=3, seeds=2)
+    np.testing.assert_array_equal(from_file.estimate.values, from_memory.estimate.values)
+
+
+@pytest.mark.parametrize(
+    "estimators, message",
+    [((), "estimators are none"), ((BASELINE, BASELINE), "fqe, fqe; expected at least one, each once")],
+)
+def test_estimators_are_named_once(world: LQR, estimators: tuple, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        evaluate(logged()[1], world.policy, gamma=0.8, estimators=estimators)

@@ -1,0 +1,106 @@
+"""Intervals against the theory of means."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from kmifqe.errors import InputError
+from kmifqe.estimators import Estimate
+from kmifqe.trust.interval import WIDER, interval_of
+
+
+def estimate(values: np.ndarray | list[float], *, episodes: int = 10**9, bootstrap: bool = True) -> Estimate:
+    values = np.asarray(values, np.float64)
+    return Estimate(
+        estimator="kmifqe",
+        config={},
+        gamma=0.9,
+        seeds=tuple(range(len(values))),
+        steps=1,
+        values=values,
+        recorded_steps=np.array([1]),
+        trajectory=values[None],
+        infos={},
+        seconds=0.0,
+        device="cpu",
+        bootstrap=bootstrap,
+        episodes=episodes,
+    )
+
+
+def test_half_the_width_is_students_t_times_the_spread() -> None:
+    values = [1.0, 2.0, 4.0, 5.0]
+    interval = interval_of(estimate(values), 0.95)
+    assert interval is not None
+    half = WIDER * stats.t.ppf(0.975, 3) * np.std(values, ddof=1) * np.sqrt(1 + 1 / 4)
+    assert (interval.low, interval.high) == (pytest.approx(3 - half), pytest.approx(3 + half))
+    assert (interval.level, interval.freedom) == (0.95, pytest.approx(3))
+    assert interval.contains(3 + 0.99 * half)
+    assert not interval.contains(3 - 1.01 * half)
+
+
+def test_the_discounted_interval_is_the_same_in_other_units() -> None:
+    interval = interval_of(estimate([1.0, 2.0]), 0.9)
+    assert interval is not None
+    discounted = interval.discounted(0.9)
+    assert discounted.width == pytest.approx(10 * interval.width)
+    assert discounted.low == pytest.approx(10 * interval.low)
+    assert discounted.to_dict() == {"low": discounted.low, "high": discounted.high, "level": 0.9}
+
+
+def test_a_lower_level_and_more_episodes_give_a_narrower_interval() -> None:
+    seeds = estimate([1.0, 2.0, 4.0, 5.0])
+    widths = [
+        interval.width
+        for interval in (
+            interval_of(seeds, 0.5),
+            interval_of(seeds, 0.9),
+            interval_of(replace(seeds, episodes=20), 0.9),
+            interval_of(replace(seeds, episodes=3), 0.9),
+        )
+        if interval is not None
+    ]
+    assert len(widths) == 4
+    assert widths == sorted(widths)
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        estimate([1.0, 2.0], bootstrap=False),
+        estimate([1.0]),
+        estimate([1.0, 2.0, np.nan]),
+        estimate([1.0, 2.0], episodes=1),
+    ],
+    ids=["no bootstrap", "one seed", "a diverged seed", "one episode"],
+)
+def test_seeds_that_cannot_tell_give_no_interval(of: Estimate) -> None:
+    assert interval_of(of) is None
+
+
+@pytest.mark.parametrize("level", [0.0, 1.0, -0.5, 90.0, float("nan")])
+def test_a_level_that_is_no_probability_is_refused(level: float) -> None:
+    with pytest.raises(InputError, match="expected a number between 0 and 1"):
+        interval_of(estimate([1.0, 2.0]), level)
+
+
+@pytest.mark.parametrize("episodes, seeds", [(5, 10), (40, 3), (40, 10)])
+def test_intervals_of_a_mean_cover_it_as_often_as_they_say(episodes: int, seeds: int) -> None:
+    """The estimator is a mean over episodes, with training noise of a third of the log's."""
+    rng = np.random.default_rng(0)
+    trials = 4_000
+    logs = rng.standard_normal((trials, episodes))
+    weights = rng.exponential(size=(trials, seeds, episodes))
+    weights /= weights.mean(axis=2, keepdims=True)
+    noise = rng.standard_normal((trials, seeds)) / (3 * np.sqrt(episodes))
+    values = np.einsum("tse,te->ts", weights, logs) / episodes + noise
+    intervals = [interval_of(estimate(v, episodes=episodes), 0.9) for v in values]
+    covered = np.mean([interval is not None and interval.contains(0.0) for interval in intervals])
+    # Training noise is counted in full, though the mean over seeds has less of it, and no seed has anything wrong
+    # here that the others have right: a little too wide.
+    error = np.sqrt(0.9 * 0.1 / trials)
+    assert 0.9 - 4 * error < covered < 0.97
