@@ -10,7 +10,7 @@ import pytest
 from kmifqe.behavior import GaussianBehavior
 from kmifqe.data import load_dataset
 from kmifqe.errors import InputError
-from kmifqe.worlds.gym_collect import collect, default_envs
+from kmifqe.worlds.gym_collect import collect, collect_drawn, default_envs
 from kmifqe.worlds.gym_task import describe_task
 from worlds.gym_test_envs import LIFE, env_id, half
 
@@ -136,3 +136,18 @@ def test_mujoco_logs_what_the_policy_saw(tmp_path):
         log.states, log.actions
     )
     np.testing.assert_allclose(log.log_mu, expected, atol=1e-5)
+
+
+def test_a_player_of_ones_own_is_logged_as_it_drew_and_may_say_no_densities(tmp_path):
+    def draw(rng, states):
+        return np.full((len(states), 1), 0.5, np.float32), None
+
+    task = describe_task("Pendulum-v1")
+    path = tmp_path / "log.hdf5"
+    collect_drawn(task, draw, path, transitions=30, settings={"player": "constant"}, densities=False, envs=2)
+    log = load_dataset(path)
+    assert log.log_mu is None
+    assert (log.actions == 0.5).all()
+    with h5py.File(path) as file:
+        told = json.loads(file.attrs["kmifqe"])
+    assert (told["player"], told["env"], told["envs"]) == ("constant", "Pendulum-v1", 2)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -20,6 +21,9 @@ from kmifqe.worlds.gym_task import Task, check_policy_fits_task, describe_task
 MOST_ENVS = 64
 EPISODES_PER_ENV = 10  # at the time limit, before another environment is worth its cut last episode
 ASSUMED_TIME_LIMIT = 1_000  # steps, for tasks without one
+
+# Random generator, states (n, q) -> actions (n, d) and their log-densities per dimension (n, d)
+Draw = Callable[[np.random.Generator, np.ndarray], tuple[np.ndarray, np.ndarray | None]]
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,53 @@ def collect(
     the environment, so log μ(a|s), logged per dimension, is exact. The log depends on `seed` and `envs`, not
     on `workers`. `progress` is told how many transitions were taken.
     """
+    task = describe_task(env_id)
+    check_policy_fits_task(policy, task)
+    # The density of noise around a mean: its "policy" passes on a mean that is computed once a step.
+    around_mean = GaussianBehavior(lambda mean: mean, noise, task.low, task.high, uniform_share)
+
+    def draw(rng: np.random.Generator, states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        mean = policy(states)
+        actions = around_mean.sample(rng, mean)
+        return actions, around_mean.log_prob_per_dimension(mean, actions)
+
+    return collect_drawn(
+        task,
+        draw,
+        path,
+        transitions=transitions,
+        settings={
+            "policy": str(getattr(policy, "name", type(policy).__name__)),
+            "noise": around_mean.std.tolist(),
+            "uniform_share": around_mean.uniform_share.tolist(),
+        },
+        seed=seed,
+        envs=envs,
+        workers=workers,
+        overwrite=overwrite,
+        progress=progress,
+    )
+
+
+def collect_drawn(
+    task: Task,
+    draw: Draw,
+    path: str | Path,
+    *,
+    transitions: int,
+    settings: Mapping[str, Any],
+    densities: bool = True,
+    seed: int = 0,
+    envs: int | None = None,
+    workers: int = 1,
+    overwrite: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> Collected:
+    """Write `transitions` steps of whatever `draw` plays to a D4RL-layout HDF5 file.
+
+    `settings` describe the player in the file. `densities=False`: the log says nothing about how likely its
+    actions were, and `draw` may return None for them.
+    """
     path = Path(path).expanduser()
     if path.suffix.lower() not in (".hdf5", ".h5"):
         raise InputError(
@@ -72,23 +123,11 @@ def collect(
     refuse_target(path, overwrite=overwrite)
     if transitions < 1:
         raise InputError(f"transitions is {transitions}; expected 1 or more")
-    task = describe_task(env_id)
-    check_policy_fits_task(policy, task)
-    # The density of noise around a mean: its "policy" passes on a mean that is computed once a step.
-    around_mean = GaussianBehavior(lambda mean: mean, noise, task.low, task.high, uniform_share)
     envs = min(envs or default_envs(task, transitions), transitions)
     lengths = transitions // envs + (np.arange(envs) < transitions % envs)
-    settings = {
-        "env": env_id,
-        "policy": str(getattr(policy, "name", type(policy).__name__)),
-        "noise": around_mean.std.tolist(),
-        "uniform_share": around_mean.uniform_share.tolist(),
-        "seed": seed,
-        "envs": envs,
-        "gymnasium": gymnasium.__version__,
-    }
+    told = {"env": task.env_id, **settings, "seed": seed, "envs": envs, "gymnasium": gymnasium.__version__}
     with (
-        log_writer(path, task, lengths, settings) as writer,
+        log_writer(path, task, lengths, told, densities=densities) as writer,
         EnvPool(task, envs, seed=seed, workers=workers) as pool,
     ):
         rng = np.random.default_rng(seed)
@@ -97,21 +136,20 @@ def collect(
         total_reward = 0.0
         for step in range(int(lengths[0])):
             active = step < lengths
-            mean = policy(states)
-            actions = around_mean.sample(rng, mean)
+            actions, log_probs = draw(rng, states)
             stepped = pool.step(actions, active)
             timeouts = ~stepped.terminated & (stepped.truncated | (step == lengths - 1))
-            writer.add(
-                {
-                    "observations": states,
-                    "actions": actions,
-                    "rewards": stepped.rewards,
-                    "next_observations": stepped.reached,
-                    "terminals": stepped.terminated,
-                    "timeouts": timeouts,
-                    "infos/action_log_probs": around_mean.log_prob_per_dimension(mean, actions),
-                }
-            )
+            rows = {
+                "observations": states,
+                "actions": actions,
+                "rewards": stepped.rewards,
+                "next_observations": stepped.reached,
+                "terminals": stepped.terminated,
+                "timeouts": timeouts,
+            }
+            if log_probs is not None and densities:
+                rows["infos/action_log_probs"] = log_probs
+            writer.add(rows)
             states = stepped.states
             ends += int((active & (stepped.terminated | timeouts)).sum())
             terminated += int((active & stepped.terminated).sum())

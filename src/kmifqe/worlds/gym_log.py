@@ -25,7 +25,7 @@ class LogWriter:
     not compressed: random numbers do not shrink, and rows are written in many places at once.
     """
 
-    def __init__(self, file: h5py.File, task: Task, lengths: np.ndarray) -> None:
+    def __init__(self, file: h5py.File, task: Task, lengths: np.ndarray, *, densities: bool = True) -> None:
         rows, envs = int(lengths.sum()), len(lengths)
         q, d = task.state_dim, task.action_dim
         columns: dict[str, tuple[tuple[int, ...], type]] = {
@@ -35,8 +35,9 @@ class LogWriter:
             "next_observations": ((q,), np.float32),
             "terminals": ((), np.bool_),
             "timeouts": ((), np.bool_),
-            "infos/action_log_probs": ((d,), np.float32),
         }
+        if densities:
+            columns["infos/action_log_probs"] = ((d,), np.float32)
         self._file, self._lengths = file, lengths
         self._starts = np.concatenate(([0], np.cumsum(lengths)[:-1]))
         self._block: dict[str, np.ndarray] = {
@@ -68,13 +69,16 @@ class LogWriter:
 
 @contextmanager
 def log_writer(
-    path: Path, task: Task, lengths: np.ndarray, settings: Mapping[str, Any]
+    path: Path, task: Task, lengths: np.ndarray, settings: Mapping[str, Any], *, densities: bool = True
 ) -> Iterator[LogWriter]:
-    """Give a writer to a file that appears at `path` only when all went well; `settings` go with it."""
+    """Give a writer to a file that appears at `path` only when all went well; `settings` go with it.
+
+    `densities=False`: the log says nothing about how likely its actions were.
+    """
     try:
         with whole_file(path) as partial, h5py.File(partial, "w") as file:
             file.attrs["kmifqe"] = json.dumps(settings)
-            writer = LogWriter(file, task, lengths)
+            writer = LogWriter(file, task, lengths, densities=densities)
             yield writer
             writer.flush()
     except OSError as error:
