@@ -1,0 +1,60 @@
+"""What an experiment is told: how large, which methods, where files go, and how to speak."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kmifqe.estimators import Progress
+from kmifqe.experiments.presets import Preset
+from kmifqe.experiments.records import Record, is_done, write_record
+
+
+def silent(words: str) -> None:
+    """Say nothing."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """One call of `reproduce`.
+
+    An experiment is a module with `rows(preset) -> tuple[str, ...]` and `run(row, context) -> None`, which makes
+    and keeps one record per method. Where it also has `prepare(row, context)`, that does the row's work for the
+    processor alone (collection, truth) into `work`, so that it can run ahead in another process.
+    """
+
+    preset: Preset
+    results: Path  # root of the records
+    work: Path  # logs, truths, fitted densities, trained policies: large, and made again if missing
+    method: str | None = None  # only this one
+    resume: bool = False
+    workers: int = 1  # processes that step environments
+    d4rl_dir: Path | None = None
+    say: Callable[[str], None] = silent  # one line for a person
+    on_progress: Callable[[Progress], None] | None = None  # of `fit`
+
+    def wants(self, experiment: str, row: str, method: str, settings: Mapping[str, Any]) -> bool:
+        """Return whether the record is asked for and not there already; say why not where it is."""
+        if self.method not in (None, method):
+            return False
+        done = self.resume and is_done(self.results, self.preset.name, experiment, row, method, settings)
+        if done:
+            self.say(f"{experiment} {row} {method}: there already")
+        return not done
+
+    def keep(self, record: Record) -> None:
+        """Write the record, and say where and, if it has one, its error."""
+        path = write_record(record, self.results)
+        errors = record.get("errors", {})
+        said = "".join(_error_words(name, error) for name, error in errors.items())
+        names = " ".join(record[name] for name in ("experiment", "row", "method"))
+        self.say(f"{names}: {record['wall_seconds']:.1f} s{said} -> {path}")
+
+
+def _error_words(name: str, error: Mapping[str, Any]) -> str:
+    if error["rmse"] is None:
+        return f", {error['diverged']} seeds diverged"
+    give = "" if error["standard_error"] is None else f" ± {error['standard_error']:.3f}"
+    return f", RMSE {error['rmse']:.3f}{give} ({name.replace('_', ' ')})"

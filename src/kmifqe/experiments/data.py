@@ -1,0 +1,261 @@
+"""The logs of Table 1's rows with their truths: collected once into the work folder, then read as problems."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kmifqe.behavior import GaussianBehavior
+from kmifqe.behavior.base import Behavior
+from kmifqe.data import Transitions, load_dataset
+from kmifqe.data.atomic import whole_folder
+from kmifqe.experiments import rows as table
+from kmifqe.experiments.context import Context
+from kmifqe.experiments.policies import Actors, digest, load_actors
+from kmifqe.experiments.presets import Preset
+from kmifqe.experiments.records import experiment_record
+from kmifqe.experiments.regenerate import (
+    EXPLORATION,
+    PRE_TANH_LIMIT,
+    PRE_TANH_STD,
+    exploring,
+    squashed_gaussian,
+    stochastic_mean,
+)
+from kmifqe.experiments.rows import Row, row_named
+from kmifqe.experiments.truths import gym_truth, pendulum_truth
+from kmifqe.policies.actor import Actor
+from kmifqe.policies.base import Policy
+from kmifqe.policies.d4rl import load_d4rl_actor
+from kmifqe.worlds import pendulum
+from kmifqe.worlds.gym_task import describe_task
+
+EXPERIMENT = "data"
+METHOD = "log"
+SEED = 0
+NOISE = 0.3  # of the known Gaussian behaviours, in half action ranges: the paper's
+DUMMIES = 1  # of the Pendulum row
+MOST_ENVS = 64
+
+
+@dataclass(frozen=True)
+class Log:
+    """A row's data and what is known about it."""
+
+    transitions: Transitions
+    target: Policy
+    behavior: Behavior | None  # None: unknown, to be fitted
+    policies: dict[str, dict[str, Any]]  # name -> R and V with standard errors; "target" is always there
+    logged_truth: float | None  # V of the logged first states, where the dynamics make it exact
+
+    @property
+    def truths(self) -> dict[str, float | None]:
+        """What the estimates are compared with."""
+        return {"population": self.policies["target"]["V"], "logged_first_states": self.logged_truth}
+
+
+def rows(preset: Preset) -> tuple[str, ...]:
+    """Return the rows of the table."""
+    return table.table_rows(preset)
+
+
+file_rows = table.file_rows
+
+
+def run(row: str, context: Context) -> None:
+    """Collect the row's log and truths, and keep what they look like as a record."""
+    settings = data_settings(row_named(row), context)
+    if not context.wants(EXPERIMENT, row, METHOD, settings):
+        return
+    started = time.perf_counter()
+    log = read_log(row, context)
+    t = log.transitions
+    returns = np.bincount(t.episode, t.rewards)
+    context.keep(
+        experiment_record(
+            EXPERIMENT,
+            row,
+            METHOD,
+            context.preset.name,
+            settings=settings,
+            wall_seconds=time.perf_counter() - started,
+            packages=("gymnasium", "mujoco"),
+            log={
+                "rows": len(t),
+                "episodes": t.n_episodes,
+                "terminated": int(t.terminated.sum()),
+                "mean_reward": float(t.rewards.mean(dtype=np.float64)),
+                "mean_episode_return": float(returns.mean()),
+            },
+            policies=log.policies,
+            truth=log.truths,
+        )
+    )
+
+
+def prepare(row: str, context: Context) -> None:
+    """Do what only the processor is needed for: collect the row's log and play its policies."""
+    what = row_named(row)
+    if what.recipe == "pendulum":
+        return
+    _log_folder(what, context)
+    _gym_policies(what, context)
+
+
+def data_settings(row: Row, context: Context) -> dict[str, Any]:
+    """Return everything that decides a row's data and truth, as JSON can hold it."""
+    preset = context.preset
+    if row.recipe == "file":
+        file, expert = _files(row, context)
+        return {
+            "file": file.name,
+            "bytes": file.stat().st_size,
+            "target": digest(load_d4rl_actor(expert)),
+            "truth_episodes": preset.truth_episodes,
+        }
+    shared = {"rows": row.logged(preset), "seed": SEED, "gamma": row.gamma}
+    if row.recipe == "pendulum":
+        target, mean = pendulum.load_pendulum_actors()
+        episodes = preset.pendulum_truth_episodes
+        names = {"dummies": DUMMIES, "target": digest(target), "behavior": digest(mean)}
+        return shared | names | {"truth_episodes": episodes}
+    actors = _actors(row, context)
+    named = {"env": row.env_id, "actors": actors.source, "target": digest(_target(row, actors))}
+    return shared | named | _recipe_settings(row, actors) | {"truth_episodes": preset.truth_episodes}
+
+
+def read_log(row: str, context: Context) -> Log:
+    """Return a row's data, target, behaviour density where known, and truths; collect what is missing."""
+    what = row_named(row)
+    if what.recipe == "pendulum":
+        return _pendulum_log(what, context)
+    folder = _log_folder(what, context)
+    policies = _gym_policies(what, context)
+    transitions = load_dataset(folder)
+    if what.recipe == "file":
+        return Log(transitions, load_d4rl_actor(_files(what, context)[1]), None, policies, None)
+    actors = _actors(what, context)
+    density = None
+    if what.recipe == "known":
+        task = describe_task(what.env_id)  # its own bounds, as the collection used: an actor's may be rounded
+        density = GaussianBehavior(actors.behavior, NOISE, task.low, task.high)
+    return Log(transitions, _target(what, actors), density, policies, None)
+
+
+def _pendulum_log(row: Row, context: Context) -> Log:
+    actor, mean = pendulum.load_pendulum_actors()
+    target = pendulum.with_dummies(actor, DUMMIES)
+    behavior = pendulum.PendulumBehavior(mean, DUMMIES)
+    transitions = pendulum.collect(SEED, behavior, row.logged(context.preset))
+    episodes = context.preset.pendulum_truth_episodes
+    named: dict[str, Any] = {"target": target, "behavior_mean": mean, "behavior": behavior}
+    first_states = transitions.states[transitions.first_rows]
+    return Log(
+        transitions=transitions,
+        target=target,
+        behavior=behavior,
+        policies={name: pendulum_truth(policy, row.gamma, episodes) for name, policy in named.items()},
+        logged_truth=float(np.mean(pendulum.value_of_states(first_states, target, row.gamma))),
+    )
+
+
+def _gym_policies(row: Row, context: Context) -> dict[str, dict[str, Any]]:
+    """Return R and V of the target, and of a known behaviour and its mean."""
+    if row.recipe == "file":
+        return {"target": gym_truth(row, "target", load_d4rl_actor(_files(row, context)[1]), context)}
+    actors = _actors(row, context)
+    played = {"target": gym_truth(row, "target", _target(row, actors), context)}
+    if row.recipe == "known":
+        played["behavior_mean"] = gym_truth(row, "behavior_mean", actors.behavior, context)
+        played["behavior"] = gym_truth(row, "behavior", actors.behavior, context, NOISE)
+    return played
+
+
+def _log_folder(row: Row, context: Context) -> Path:
+    """Return the file or folder that holds a row's log; collect it, unless one of the same settings is there."""
+    if row.recipe == "file":
+        return _files(row, context)[0]
+    folder = context.work / "data" / row.name
+    settings = {k: v for k, v in data_settings(row, context).items() if k != "truth_episodes"}
+    manifest = folder / "settings.json"
+    if manifest.is_file() and json.loads(manifest.read_text(encoding="utf-8")) == settings:
+        return folder / "log"
+    context.say(f"{row.name}: collecting {row.logged(context.preset):,} rows")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with whole_folder(folder) as partial:
+        (partial / "log").mkdir()
+        _collect(row, context, partial / "log")
+        (partial / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
+    return folder / "log"
+
+
+def _collect(row: Row, context: Context, folder: Path) -> None:
+    """Write the parts of a log into a folder; their names give their order."""
+    from kmifqe.worlds.gym_collect import collect, collect_drawn
+
+    actors, total = _actors(row, context), row.logged(context.preset)
+    if row.recipe == "known":
+        collect(
+            row.env_id,
+            actors.behavior,
+            folder / "part-0.hdf5",
+            transitions=total,
+            noise=NOISE,
+            seed=SEED,
+            workers=context.workers,
+        )
+        return
+    players: list[Callable[..., Any]] = (
+        [squashed_gaussian(actor) for actor in (actors.target, actors.behavior)]
+        if row.recipe == "mix"
+        else [exploring(actor) for actor in actors.replay]
+    )
+    task = describe_task(row.env_id)
+    for number, draw in enumerate(players):
+        part = total // len(players) + (number < total % len(players))
+        collect_drawn(
+            task,
+            draw,
+            folder / f"part-{number}.hdf5",
+            transitions=part,
+            settings=_recipe_settings(row, actors),
+            densities=False,
+            seed=SEED + number,
+            envs=int(np.clip(part // (task.time_limit or 1), 1, MOST_ENVS)),
+            workers=context.workers,
+        )
+
+
+def _recipe_settings(row: Row, actors: Actors) -> dict[str, Any]:
+    if row.recipe == "known":
+        return {"behavior": digest(actors.behavior), "noise": NOISE}
+    if row.recipe == "mix":
+        return {
+            "medium": digest(actors.behavior),
+            "pre_tanh_std": PRE_TANH_STD,
+            "pre_tanh_limit": PRE_TANH_LIMIT,
+        }
+    return {"replay": [digest(actor) for actor in actors.replay], "exploration": EXPLORATION}
+
+
+def _actors(row: Row, context: Context) -> Actors:
+    return load_actors(row.task, context.work)
+
+
+def _target(row: Row, actors: Actors) -> Actor:
+    """Return the policy to judge: TD3's, or the mean of the stochastic expert made from it."""
+    return actors.target if row.recipe == "known" else stochastic_mean(actors.target)
+
+
+def _files(row: Row, context: Context) -> tuple[Path, Path]:
+    """Return D4RL's file of the row, and the expert's, which carries the target policy."""
+    return (
+        table.d4rl_file(context.d4rl_dir, row.name),
+        table.d4rl_file(context.d4rl_dir, f"{row.task}-expert"),
+    )

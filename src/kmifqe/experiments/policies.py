@@ -1,0 +1,196 @@
+"""Which policies the experiments judge and collect with; training them, and packing a training run for shipping."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kmifqe.data.atomic import whole_folder
+from kmifqe.errors import InputError
+from kmifqe.experiments.context import Context
+from kmifqe.experiments.presets import Preset
+from kmifqe.experiments.records import experiment_record
+from kmifqe.policies.actor import Actor, load_safetensors_actor
+
+EXPERIMENT = "policies"
+METHOD = "td3"
+TASKS = {  # -v4: the closest to the paper's -v2 that Gymnasium still has
+    "hopper": "Hopper-v4",
+    "halfcheetah": "HalfCheetah-v4",
+    "walker2d": "Walker2d-v4",
+    "ant": "Ant-v4",
+    "humanoid": "Humanoid-v4",
+}
+SNAPSHOTS = 8  # policies that stand for a training run up to medium, in a regenerated replay log
+RECORD = "training.json"
+
+
+@dataclass(frozen=True)
+class Actors:
+    """The policies of one task. `medium` data come from `behavior`, replay data from `replay` in order."""
+
+    target: Actor
+    behavior: Actor
+    replay: tuple[Actor, ...]
+    source: str  # "shipped", or "trained" by `reproduce policies`
+
+
+def rows(preset: Preset) -> tuple[str, ...]:
+    """Return the tasks whose policies `reproduce policies` trains."""
+    return tuple(dict.fromkeys((*preset.known_tasks, *preset.mix_tasks, *preset.replay_tasks)))
+
+
+def run(row: str, context: Context) -> None:
+    """Train TD3 on a task, pack the chosen actors into the work folder, and keep the curve as a record."""
+    from kmifqe.worlds.gym_train import train
+    from kmifqe.worlds.gym_train_config import TrainConfig
+    from kmifqe.worlds.td3 import Td3Config
+
+    size = context.preset.training
+    config = TrainConfig(
+        env_id=TASKS[row],
+        steps=size.steps,
+        envs=size.envs,
+        workers=context.workers,
+        eval_episodes=size.episodes,
+        choice_episodes=min(100, 10 * size.episodes),
+        eval_every=max(1, size.steps // size.checkpoints),
+        td3=Td3Config(actor_hidden=(size.hidden,) * 2, critic_hidden=(size.hidden,) * 2),
+    )
+    settings = {
+        "training": {k: v for k, v in config.as_record().items() if k not in ("workers", "save_seconds")}
+    }
+    if not context.wants(EXPERIMENT, row, METHOD, settings):
+        return
+    started = time.perf_counter()
+    folder = context.work / "training" / row
+    train(config, folder, resume=True)
+    packed = pack_policies(folder, packed_folder(context.work, row))
+    context.keep(
+        experiment_record(
+            EXPERIMENT,
+            row,
+            METHOD,
+            context.preset.name,
+            settings=settings,
+            wall_seconds=time.perf_counter() - started,
+            packages=("gymnasium", "mujoco"),
+            **{name: packed[name] for name in ("curve", "choice", "replay_steps")},
+        )
+    )
+
+
+def packed_folder(work: Path, task: str) -> Path:
+    """Return where `reproduce policies` puts a task's actors."""
+    return work / "policies" / task
+
+
+def load_actors(task: str, work: Path) -> Actors:
+    """Return a task's actors: those that `reproduce policies` left in the work folder, else the shipped ones."""
+    trained = packed_folder(work, task)
+    if (trained / RECORD).is_file():
+        return _read_actors(trained, "trained")
+    shipped = Path(str(files("kmifqe.worlds") / "actors" / task))
+    if not (shipped / RECORD).is_file():
+        raise InputError(
+            f"{task}: no actors come with the package and none are in {trained}; "
+            f"train them with kmifqe reproduce policies --only {task}"
+        )
+    return _read_actors(shipped, "shipped")
+
+
+def shipped_training() -> list[dict[str, Any]]:
+    """Return the training record of every task whose actors come with the package, its row among the fields."""
+    folder = Path(str(files("kmifqe.worlds") / "actors"))
+    return [
+        {"row": task, **_training_record(folder / task / RECORD)}
+        for task in TASKS
+        if (folder / task).is_dir()
+    ]
+
+
+def _read_actors(folder: Path, source: str) -> Actors:
+    names = sorted(folder.glob("replay-*.safetensors"), key=lambda path: int(path.stem.split("-")[1]))
+    return Actors(
+        target=load_safetensors_actor(folder / "target.safetensors"),
+        behavior=load_safetensors_actor(folder / "behavior.safetensors"),
+        replay=tuple(load_safetensors_actor(path) for path in names),
+        source=source,
+    )
+
+
+def pack_policies(training: Path, out: Path, *, snapshots: int = SNAPSHOTS) -> dict[str, Any]:
+    """Write target, behaviour mean, replay snapshots and curve of a training run into `out`; return its record.
+
+    `training` is a folder of `kmifqe train`. Weights are rounded to float16: the rounded policy is the policy,
+    whose return the experiments measure anew. The snapshots are evenly spaced over the checkpoints from the
+    untrained policy to the behaviour mean.
+    """
+    record = _training_record(training / RECORD)
+    curve, choice = record["curve"], record["choice"]
+    # Where nothing came before the target there is no behaviour mean: the target then plays both parts.
+    medium = (choice["behavior"] or choice["target"])["steps"]
+    steps = [point["steps"] for point in curve]
+    replay = spaced([step for step in steps if step <= medium], snapshots)
+    chosen = {"target": choice["target"]["steps"], "behavior": medium}
+    chosen |= {f"replay-{number}": step for number, step in enumerate(replay)}
+    packed = {
+        "settings": record["settings"],
+        "jax": record["jax"],
+        "device": record["device"],
+        "choice": choice,
+        "replay_steps": replay,
+        "curve": {
+            name: [point[name] for point in curve] for name in ("steps", "episode_return", "standard_error")
+        },
+    }
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with whole_folder(out) as partial:
+        for name, step in chosen.items():
+            actor = load_safetensors_actor(training / "checkpoints" / f"step-{step:09d}.safetensors")
+            rounded(actor).save(partial / f"{name}.safetensors")
+        (partial / RECORD).write_text(json.dumps(packed) + "\n", encoding="utf-8")
+    return packed
+
+
+def rounded(actor: Actor) -> Actor:
+    """Return the actor with weights and biases in float16; it still computes in float32."""
+    with np.errstate(over="ignore"):  # a weight beyond float16's range becomes infinite, which Actor refuses
+        return replace(
+            actor,
+            weights=tuple(w.astype(np.float16) for w in actor.weights),
+            biases=tuple(b.astype(np.float16) for b in actor.biases),
+        )
+
+
+def spaced(items: Sequence[int], count: int) -> list[int]:
+    """Return `count` of the items (all, if there are fewer), evenly spaced, the first and the last included."""
+    places = np.unique(np.linspace(0, len(items) - 1, min(count, len(items))).round().astype(int))
+    return [items[place] for place in places]
+
+
+def digest(actor: Actor) -> str:
+    """Return twelve letters that name a policy: a hash of its arrays and settings."""
+    found = sha256(repr((actor.hidden, actor.output, actor.mean_clip)).encode())
+    for array in (*actor.weights, *actor.biases, actor.low, actor.high, actor.obs_mean, actor.obs_var):
+        if array is not None:
+            found.update(np.asarray(array, np.float64).tobytes())
+    return found.hexdigest()[:12]
+
+
+def _training_record(path: Path) -> dict[str, Any]:
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: not the record of a training run ({error})") from error
+    if not isinstance(record, dict) or not record.get("choice"):
+        raise InputError(f"{path}: choice is missing; expected a training run that has ended")
+    return record

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import pytest
+
+from kmifqe.errors import InputError
+from kmifqe.experiments.presets import BEST, METHODS, PRESETS, preset_named
+from kmifqe.experiments.rows import row_named, table_rows
+
+KINDS = ("pendulum", "mujoco", "d4rl")
+
+
+def test_the_paper_preset_is_the_papers_own_table_of_hyperparameters():
+    paper = preset_named("paper")
+    for kind, batch, steps in (
+        ("pendulum", 1024, 2_000_000),
+        ("mujoco", 2048, 1_000_000),
+        ("d4rl", 2048, 1_000_000),
+    ):
+        run = paper.run_of("kmifqe", kind)
+        config = run.estimator.config
+        assert (config.batch, run.steps, config.hidden, config.target_period) == (batch, steps, 256, 1000)
+        assert (config.clip, config.clip_per_dimension) == ((1e-3, 2.0), kind == "mujoco")
+        assert config.density_floor == (1e-3 if kind == "d4rl" else 1e-5)
+        assert paper.run_of("fqe", kind).estimator.config.inputs == "raw"
+        assert paper.run_of("sr-dice", kind).estimator.config.stages == (30_000, 100_000, 250_000)
+    assert (paper.pendulum_rows, paper.mujoco_rows, paper.seeds) == (500_000, 1_000_000, 10)
+    assert (paper.truth_episodes, paper.pendulum_truth_episodes) == (1_000, 1_500)
+
+
+@pytest.mark.parametrize("preset", PRESETS.values(), ids=lambda p: p.name)
+def test_every_method_has_its_settings_in_every_preset(preset):
+    for kind in KINDS:
+        runs = {method: preset.run_of(method, kind) for method in METHODS}
+        assert runs["kmifqe-identity"].estimator.config.metric == "identity"
+        assert runs["fqe-standardized"].estimator.config.inputs == "standardized"
+        assert sum(runs["sr-dice"].estimator.config.stages) == runs["sr-dice"].steps
+        assert all(run.steps >= 1 for run in runs.values())
+
+
+@pytest.mark.parametrize("preset", PRESETS.values(), ids=lambda p: p.name)
+def test_the_best_settings_are_the_same_on_every_row(preset):
+    changed = {text.split("=")[0] for text in BEST}
+    configs = [
+        {field: getattr(preset.run_of("kmifqe-best", kind).estimator.config, field) for field in changed}
+        for kind in KINDS
+    ]
+    assert configs[0] == configs[1] == configs[2]
+
+
+def test_the_full_table_has_the_papers_twelve_rows():
+    for name in ("small", "fast", "paper"):
+        assert len(table_rows(preset_named(name))) == 12
+    rows = table_rows(preset_named("smoke"))
+    assert {row_named(row).recipe for row in rows} == {"pendulum", "known", "mix", "replay"}
+    smoke = preset_named("smoke")
+    assert {m for row in rows for m in smoke.methods_of(row_named(row).recipe)} == set(METHODS)
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(InputError, match="preset 'huge' is unknown; expected one of smoke, small"):
+        preset_named("huge")
+    with pytest.raises(InputError, match="method 'dice' is unknown"):
+        preset_named("fast").run_of("dice", "mujoco")

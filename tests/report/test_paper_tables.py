@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import pytest
+
+from kmifqe.report.paper_numbers import LIKELIHOODS, POLICY_VALUES, TABLE1
+from kmifqe.report.paper_tables import (
+    bias_table,
+    conditions_line,
+    error_table,
+    likelihood_table,
+    policies_table,
+    score_line,
+    values_table,
+)
+
+
+def error(rmse, standard_error=0.01, truth=2.0, bias=-0.5, diverged=0):
+    return {
+        "rmse": rmse,
+        "standard_error": standard_error,
+        "truth": truth,
+        "bias": bias,
+        "spread": 0.25,
+        "diverged": diverged,
+    }
+
+
+def record(row, method, rmse, standard_error=0.01, **more):
+    policy = {"R": 100.0, "R_standard_error": 2.0, "V": 2.0, "V_standard_error": 0.125, "episodes": 1000}
+    return {
+        "row": row,
+        "method": method,
+        "values": [0.0] * 10,
+        "errors": {"population": error(rmse, standard_error)},
+        "policies": {"target": policy},
+        "created": "2030-01-02T03:04:05+00:00",
+        "versions": {"kmifqe": "1", "jax": "2"},
+        "device": "cpu",
+        "wall_seconds": 1800.0,
+    } | more
+
+
+def cells(table, *start):
+    """Return the cells of the first line that begins with these."""
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+    return next(line[len(start) :] for line in lines if tuple(line[: len(start)]) == start)
+
+
+def test_our_errors_stand_above_the_papers():
+    table = error_table([record("hopper", "kmifqe", 0.5), record("hopper", "sr-dice", 0.25, None)])
+    assert cells(table, "hopper", "population") == ["0.500 ± 0.010", "–", "–", "0.250", "–", "–"]
+    assert cells(table, "", "paper") == [
+        "0.023 ± 0.006",
+        "–",
+        "0.034 ± 0.009",
+        "0.129 ± 0.023",
+        "0.083 ± 0.011",
+        "–",
+    ]
+
+
+def test_a_regenerated_row_stands_beside_d4rls_and_says_whose_it_is():
+    table = error_table([record("hopper-medium-replay-regenerated", "kmifqe", 0.5)])
+    assert cells(table, "", "paper, D4RL")[0] == "0.536 ± 0.099"
+
+
+def test_pendulum_shows_both_truths_and_the_paper_beside_the_population():
+    both = {"population": error(0.3), "logged_first_states": error(0.2)}
+    table = error_table([record("pendulum", "kmifqe", 0.3, errors=both)])
+    assert [line.split("|")[2].strip() for line in table.splitlines()[2:]] == [
+        "logged first states",
+        "population",
+        "paper",
+    ]
+
+
+def test_rows_come_in_the_papers_order():
+    table = error_table(
+        [record(row, "kmifqe", 1.0) for row in ("humanoid", "hopper-medium-expert", "hopper")]
+    )
+    rows = [line.split("|")[1].strip() for line in table.splitlines()[2:]]
+    assert [row for row in rows if row] == ["hopper", "humanoid", "hopper-medium-expert"]
+
+
+def test_a_method_that_diverged_is_said_to_have():
+    diverged = record("ant", "fqe", None, errors={"population": error(None, None, diverged=3)})
+    assert cells(error_table([diverged]), "ant", "population")[4] == "diverged (3 of 10)"
+
+
+def test_bias_has_its_sign_and_the_seeds_spread():
+    assert cells(bias_table([record("ant", "fqe", 1.0)]), "ant")[6] == "-0.500 ± 0.250"
+
+
+@pytest.mark.parametrize(
+    ("ours", "baseline", "good"),
+    [
+        ((0.1, 0.0), (0.2, 0.0), 1),
+        ((0.25, 0.03), (0.2, 0.04), 1),
+        ((0.26, 0.03), (0.2, 0.04), 0),
+        ((9.0, 0.0), (None, None), 1),
+    ],
+)
+def test_as_good_means_within_one_standard_error_of_the_difference(ours, baseline, good):
+    records = [
+        record("ant", "kmifqe-best", *ours),
+        record("ant", "fqe", *baseline),
+        record("ant", "sr-dice", 99.0),
+    ]
+    line = score_line(records)
+    assert f"on {good} of 1 rows." in line
+    assert ("Behind: ant." in line) == (not good)
+
+
+def test_pendulum_is_scored_once_against_its_logged_first_states():
+    def pendulum(method, logged, population):
+        both = {"population": error(population), "logged_first_states": error(logged)}
+        return record("pendulum", method, population, errors=both)
+
+    assert "on 1 of 1 rows." in score_line([pendulum("kmifqe-best", 0.1, 9.0), pendulum("fqe", 0.2, 0.1)])
+    assert score_line([record("ant", "fqe", 1.0)]).startswith("No row")
+
+
+def test_policy_values_carry_their_errors():
+    table = values_table([record("hopper", "kmifqe", 0.5)])
+    assert cells(table, "hopper", "1,000 episodes") == ["100 ± 2", "–", "–", "2.000 ± 0.125", "–", "–"]
+    assert cells(table, "", "paper") == ["2600", "2054", "–", "2.571", "2.553", "2.506"]
+
+
+def test_the_chosen_component_count_is_bold():
+    entries = [{"components": c, "log_likelihood": 0.5 * c, "standard_error": 0.25} for c in (10, 20)]
+    told = {"row": "hopper-medium-expert-regenerated", "table": entries, "chosen": 20, "held_out_episodes": 7}
+    table = likelihood_table([told])
+    assert cells(table, told["row"], "7 episodes held out") == ["5.000 ± 0.250", "**10.000 ± 0.250**"]
+    assert cells(table, "", "paper, D4RL") == ["2.089 ± 0.002", "2.114 ± 0.002"]
+
+
+def test_training_is_shown_with_the_level_reached():
+    target = {"steps": 1000, "episode_return": 3000.0, "standard_error": 10.0}
+    choice = {
+        "target": target,
+        "behavior": target | {"steps": 400, "episode_return": 2250.0},
+        "behavior_level": 0.75,
+    }
+    table = policies_table(
+        [
+            {"row": "hopper", "choice": choice},
+            {"row": "ant", "choice": choice | {"behavior": None, "behavior_level": None}},
+        ]
+    )
+    assert cells(table, "hopper") == ["1,000", "3000 ± 10", "400", "2250 ± 10", "75%"]
+    assert cells(table, "ant")[2:] == ["–", "–", "–"]
+
+
+def test_conditions_name_the_device_and_the_hours():
+    line = conditions_line([record("ant", "fqe", 1.0), record("ant", "kmifqe", 1.0)])
+    assert line == "2 records, 2030-01-02; cpu; kmifqe 1, jax 2; 1.00 hours of running in all."
+
+
+def test_the_papers_numbers_are_whole():
+    assert len(TABLE1) == 12
+    assert len(LIKELIHOODS) == len(POLICY_VALUES) == 6
+    assert TABLE1["walker2d"]["fqe"] == (241.319, 49.248)
+    assert max(LIKELIHOODS["walker2d-medium-expert"].items(), key=lambda item: item[1][0])[0] == 30
