@@ -81,7 +81,7 @@ def test_pendulum_is_judged_against_its_own_first_states_exactly(folder, records
 
 @pytest.mark.parametrize("method", ["fqe", "fqe-standardized"])
 def test_a_record_is_made_again_by_the_command_inside_it(folder, records, method):
-    (record,) = (r for r in records if (r["experiment"], r["method"]) == ("table1", method))
+    record = next(r for r in records if (r["experiment"], r["method"]) == ("table1", method))
     command = record["command"].split()
     assert command[:2] == ["kmifqe", "reproduce"]
     assert run(folder, *command[2:], "--results", "again", "--workers", 1) == 0

@@ -114,3 +114,14 @@ def test_raw_inputs_are_the_numbers_themselves() -> None:
     problem, _, _ = lqr_problem()
     raw = network_input(problem, problem.states, problem.actions, "raw")
     np.testing.assert_array_equal(raw, np.concatenate([problem.states, problem.actions], axis=1))
+
+
+def test_the_corrected_value_is_less_the_bias_that_was_measured() -> None:
+    series = {"bias": np.array([[9.0, 9.0, 9.0], [0.5, 1.0, 1.5]])}
+    assert estimate().corrected is None
+    assert estimate(config={"bias": "reported"}, infos=series).corrected == pytest.approx(3.0 - 1.0)
+    diverged = np.array([1.0, np.nan, 6.0])
+    assert estimate(diverged, config={"bias": "reported"}, infos=series).corrected == pytest.approx(3.5 - 1.0)
+    leading = {"kernel_bias": -0.25}
+    assert estimate(config={"bias": "ignored"}, measurements=leading).corrected == pytest.approx(3.25)
+    assert estimate(config={"bias": "subtracted"}, measurements=leading, infos=series).corrected is None

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-KILLS = 30
+KILLS = 20
 
 
 def test_killed_runs_end_with_the_same_bits(tmp_path: Path) -> None:

@@ -92,6 +92,16 @@ class Estimate:
         """V̂/(1 − γ), the expected discounted return."""
         return self.value / (1.0 - self.gamma)
 
+    @property
+    def corrected(self) -> float | None:
+        """V̂ less the kernel's bias, where a kernel's was measured and not subtracted already (docs/intervals.md)."""
+        asked = self.config.get("bias")
+        if asked == "reported":
+            return self.value - float(np.mean(self.infos["bias"][-1][np.isfinite(self.values)]))
+        if asked == "ignored" and "kernel_bias" in self.measurements:
+            return self.value - float(self.measurements["kernel_bias"])
+        return None
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain lists and numbers, ready for JSON; infinities and NaN become None."""
         return {
@@ -107,6 +117,7 @@ class Estimate:
             "spread": plain(self.spread),
             "standard_error": plain(self.standard_error),
             "discounted_return": plain(self.discounted_return),
+            "corrected": plain(self.corrected),
             "values": plain(self.values),
             "diverged": self.diverged,
             "trajectory": {

@@ -41,6 +41,7 @@ class Row(NamedTuple):
     high: float | None
     unit: float  # standard deviation of logged episodes' discounted returns, normalised as values are
     seconds: float
+    device: str  # that it was fitted on
 
     @property
     def inside(self) -> bool:
@@ -84,6 +85,7 @@ def _row(record: Mapping[str, Any], judged: Mapping[str, Any], level: float) -> 
         high=None if interval is None else interval.high,
         unit=max(judged["measurements"]["return_std"], 1e-12),
         seconds=estimate.seconds,
+        device=estimate.device,
     )
 
 

@@ -39,6 +39,7 @@ class Row(NamedTuple):
     scaled_error: float  # |V̂ − V| over the standard deviation of logged episodes' returns
     word: Word
     named: tuple[str, ...]  # diagnostics that speak against it, the weightiest first
+    device: str  # that it was fitted on
 
     @property
     def large(self) -> bool:
@@ -79,6 +80,7 @@ def _judged(record: Mapping[str, Any]) -> list[Row]:
                 scaled_error=abs(estimate.value - record["truth"]) / max(facts["return_std"], 1e-12),
                 word=diagnosis.verdicts[estimate.estimator].word,
                 named=tuple(against),
+                device=estimate.device,
             )
         )
     return rows

@@ -49,18 +49,16 @@ def coverage_figure(record: dict[str, Any]) -> Figure:
             lines = [line for line in tables[kind] if line["problems"]]
             _draw_coverage(axes[0, column], name, lines, 0.06 * offset)
             _draw_width(axes[1, column], name, lines, 0.06 * offset)
-            labels = [
-                f"{line['group'].removeprefix(kind + ' ')}\n({line['problems']} problems)" for line in lines
-            ]
+            labels = [f"{line['group'].removeprefix(kind + ' ')}\n({line['problems']})" for line in lines]
             axes[1, column].set_xticks(range(len(lines)), labels, fontsize=8)
     for each in axes[0]:
         each.axhline(record["level"], color="black", linewidth=1.0, linestyle=(0, (1, 2)), zorder=0)
         each.axhspan(*WANTED, color="0.92", zorder=-1)
-        each.set_ylim(0.0, 1.02)
+        each.set_ylim(0.5, 1.02)
     axes[0, 0].set_ylabel("intervals that hold the truth")
     axes[1, 0].set_ylabel("median width, in spreads\nof single episodes' returns")
-    axes[1, 0].set_xlabel("overlap: effective share of the rows")
-    axes[1, 1].set_xlabel("logged rows")
+    axes[1, 0].set_xlabel("overlap: effective share of the rows (problems)")
+    axes[1, 1].set_xlabel("logged rows (problems)")
     axes[0, 0].legend(frameon=False, fontsize=9, loc="lower right")
     for each in axes.flat:
         each.spines[["top", "right"]].set_visible(False)
