@@ -206,6 +206,19 @@ def test_a_device_that_runs_out_of_memory_is_tried_once_more_from_the_host() -> 
     assert "the device's memory gave out" in said[0]
 
 
+def test_memory_that_gives_out_while_compiling_moves_the_data_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def compiled(estimator: Estimator, problem: Problem, **asked: object) -> Forecast:
+        if not problem.is_on_host:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Failed to get configs for 2 instructions")
+        return foresee(estimator, problem, **asked)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(module, "foresee", compiled)
+    problem, forecast, said = placed(toy(), fresh_problem(), seeds=2, steps=4)
+    assert problem.is_on_host
+    assert forecast.data_on_host == problem.host_bytes
+    assert "the device's memory gave out" in said
+
+
 @pytest.mark.parametrize(
     "message, on_host", [("INTERNAL: broken", False), ("RESOURCE_EXHAUSTED: again", True)]
 )

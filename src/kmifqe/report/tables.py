@@ -15,7 +15,8 @@ from kmifqe.trust.interval import LEVEL, ConfidenceInterval, interval_of
 def estimates_table(estimates: list[Estimate], truth: float | None = None, *, level: float = LEVEL) -> Table:
     """Return one row per estimator; with a known `truth`, its error and the estimators ranked by it.
 
-    Estimates from bootstrapped seeds have an interval instead of the spread that it is made from.
+    Estimates from bootstrapped seeds have an interval instead of the spread that it is made from; to leave it room
+    in 80 columns, bandwidth and effective sample size are then left to the report.
 
     Where some seeds diverged the row is about the others and its V̂ is starred; a note says which.
     """
@@ -24,7 +25,8 @@ def estimates_table(estimates: list[Estimate], truth: float | None = None, *, le
     intervals = [interval_of(estimate, level) for estimate in estimates]
     value = ("V̂", f"{100 * level:.4g} % interval") if any(intervals) else ("V̂ ± spread",)
     extra = ("discounted return",) if truth is None else ("error", "|error|")
-    for column in (*value, *extra, *(heading for _, heading, _ in _INFOS), "time"):
+    infos = () if any(intervals) else _INFOS
+    for column in (*value, *extra, *(heading for _, heading, _ in infos), "time"):
         table.add_column(column, justify="right", no_wrap=column != "discounted return")
     shown = [without_diverged(estimate) for estimate in estimates]
     errors = [abs(e.value - truth) if truth is not None else np.nan for e in shown]
@@ -41,7 +43,7 @@ def estimates_table(estimates: list[Estimate], truth: float | None = None, *, le
             size = max(abs(truth), error)
             cells.append(number(estimate.value - truth, size, sign=True))
             cells.append(f"{number(error, size)}{' ◂' if i == best else '  '}")
-        cells += [_last(estimate, name, pattern) for name, _, pattern in _INFOS]
+        cells += [_last(estimate, name, pattern) for name, _, pattern in infos]
         table.add_row(*cells, duration(estimate.seconds))
     return table
 
