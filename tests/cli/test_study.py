@@ -1,4 +1,4 @@
-"""`kmifqe study coverage`, on records that are there already: what it counts, writes and refuses."""
+"""`kmifqe study coverage`: what it counts, writes and refuses, and once from nothing."""
 
 from __future__ import annotations
 
@@ -59,3 +59,21 @@ def test_a_wrong_option_is_refused(kmifqe_command, tmp_path, wrong, said):
     assert done.code == 2
     assert said in done.err
     assert not (tmp_path / "records").exists()
+
+
+def test_both_studies_run_from_nothing_and_share_their_fits(kmifqe_command, tmp_path):
+    arguments = ("--preset", "smoke", "--out", tmp_path / "out", "--records", tmp_path / "records")
+    coverage = kmifqe_command("study", "coverage", *arguments)
+    assert coverage.code == 0, coverage.err
+    told = json.loads((tmp_path / "out" / "coverage.json").read_text(encoding="utf-8"))
+    right = [item for item in SMOKE.items() if item.told_width == 1.0]
+    assert {name: len(right) for name in ("kmifqe", "fqe")} == {
+        name: tables["all"][-1]["problems"] for name, tables in told["tables"].items()
+    }
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "records").iterdir()}
+    verdicts = kmifqe_command("study", "verdicts", *arguments)
+    assert verdicts.code == 0, verdicts.err
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "records").iterdir()} == before
+    told = json.loads((tmp_path / "out" / "verdicts.json").read_text(encoding="utf-8"))
+    assert told["problems"] == len(SMOKE.items())
+    assert len(told["estimates"]) == 2 * len(SMOKE.items())
