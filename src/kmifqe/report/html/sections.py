@@ -8,6 +8,18 @@ from kmifqe.report.html.payload import references
 from kmifqe.report.html.source import LEVELS, Check, Run, Told
 from kmifqe.report.html.words import name_of, show
 
+CHECK_TITLES = {  # where a check's name, underscores away, would not tell what it is about
+    "start_td": "TD error along logged episodes",
+    "held_out_td": "TD error on held-out episodes",
+    "density_fit": "fit of the behaviour density",
+    "clipped_low": "weights at the lower clip",
+    "clipped_high": "weights at the upper clip",
+    "kernel_outside": "kernel outside the action range",
+    "distance": "distance from the logged actions",
+    "drift": "drift of the value",
+    "metric": "condition of the metric",
+    "ran_away": "seeds that ran away",
+}
 LEVEL_WORDS = {"ok": "fine", "care": "care", "bad": "bad"}
 KNOWN = tuple(words.NAMES)
 KERNEL_FIGURES = {  # chart -> its name, and how to read it
@@ -190,7 +202,7 @@ def _check(check: Check) -> Html:
         tag("span", LEVEL_WORDS[check.level], class_=f"badge {check.level}"),
         tag(
             "div",
-            tag("h3", check.name.replace("_", " "), _about(check)),
+            tag("h3", CHECK_TITLES.get(check.name, check.name.replace("_", " ")), _about(check)),
             tag("p", words.typeset(check.line)),
             tag("p", words.typeset(check.reason), class_="quiet") if check.reason else None,
         ),
