@@ -20,7 +20,6 @@ from kmifqe.report.result import Result
 from kmifqe.trust.interval import LEVEL
 from kmifqe.trust.measure import measure
 
-FITTED_DENSITY = "density_floor=1e-3"  # the paper's, where μ is estimated: a fit knows little of thin tails
 SEEDS = 10
 
 
@@ -49,9 +48,8 @@ def evaluate(
     target = load_policy(policy)
     check_policy_fits(target, transitions.state_dim, transitions.action_dim)
     density = _density(behavior, transitions, target)
-    fitted = behavior == "fit" or (isinstance(behavior, str) and behavior.endswith(".safetensors"))
     chosen = [
-        make_estimator(each, preset, [*[FITTED_DENSITY] * fitted, *settings], steps)
+        make_estimator(each, preset, [*density_settings(behavior), *settings], steps)
         if isinstance(each, str)
         else each
         for each in estimators
@@ -66,6 +64,12 @@ def evaluate(
         found = measure(estimator, estimate, problem)
         estimates.append(replace(estimate, final_state=None, measurements=found))
     return Result.of(estimates, level)
+
+
+def density_settings(behavior: object) -> list[str]:
+    """Return the settings that go with a behaviour: the paper's floor where μ is fitted and unsure in its tails."""
+    fitted = isinstance(behavior, str) and (behavior == "fit" or behavior.endswith(".safetensors"))
+    return ["density_floor=1e-3"] if fitted else []
 
 
 def _density(

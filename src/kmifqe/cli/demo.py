@@ -25,6 +25,7 @@ def demo(
     """
     # Not above: with these comes JAX, which --help does without.
     from kmifqe.cli.compilation import keep_compiled_programs
+    from kmifqe.cli.evaluation import examined
     from kmifqe.cli.progress import ProgressLine, device_name
     from kmifqe.estimators import fit
     from kmifqe.estimators.foresee import duration
@@ -35,9 +36,6 @@ def demo(
     from kmifqe.report.record import result_record, write_record
     from kmifqe.report.result import Result
     from kmifqe.report.tables import estimates_table
-    from kmifqe.trust.landscape import keep_landscape
-    from kmifqe.trust.landscape_file import LANDSCAPE
-    from kmifqe.trust.measure import measure
 
     console = Console()
     keep_compiled_programs()
@@ -59,8 +57,7 @@ def demo(
         for estimator, steps in demo_estimators(config):
             progress.begin(estimator.name)
             made = fit(estimator, problem, seeds=seeds, steps=steps, on_progress=progress, bootstrap=True)
-            keep_landscape(out / LANDSCAPE, estimator, made, problem)
-            estimates.append(replace(made, final_state=None, measurements=measure(estimator, made, problem)))
+            estimates.append(replace(examined(out, estimator, made, problem), final_state=None))
     result = Result.of(estimates)
     console.print(estimates_table(estimates, setting.logged_truth))
     for line in verdict_lines(result.diagnosis):

@@ -26,7 +26,7 @@ from kmifqe.estimators.fit import make_plan
 from kmifqe.estimators.foresee import placed, size, with_fallback
 from kmifqe.estimators.presets import check_settings
 from kmifqe.estimators.snapshot import Plan
-from kmifqe.evaluation import FITTED_DENSITY
+from kmifqe.evaluation import density_settings
 from kmifqe.policies import check_policy_fits, load_policy
 from kmifqe.problem import Problem
 from kmifqe.report.figures import save_figures
@@ -167,14 +167,14 @@ def run_all(
             steps=plan.steps,
             on_progress=progress,
             bootstrap=plan.bootstrap,
-            examine=partial(_examined, run.path),
+            examine=partial(examined, run.path),
         )
         estimate, problem = with_fallback(fit, problem, partial(warn_on, console))
         estimates.append(estimate)
     return estimates
 
 
-def _examined(folder: Path, estimator: Estimator, estimate: Estimate, problem: Problem) -> Estimate:
+def examined(folder: Path, estimator: Estimator, estimate: Estimate, problem: Problem) -> Estimate:
     """Return the estimate with its measurements; what it says of Q is kept beside the result."""
     keep_landscape(folder / LANDSCAPE, estimator, estimate, problem)
     return replace(estimate, measurements=measure(estimator, estimate, problem))
@@ -184,8 +184,7 @@ def _estimators(asked: Asked) -> tuple[list[str], list[Estimator]]:
     """Return the names that were asked for, each once, and their estimators with all settings."""
     names, settings = list(dict.fromkeys(asked.estimator or ["kmifqe"])), list(asked.setting or [])
     check_settings(names, settings)
-    if asked.behavior is not None and (asked.behavior == "fit" or asked.behavior.endswith(".safetensors")):
-        settings.insert(0, FITTED_DENSITY)
+    settings = [*density_settings(asked.behavior), *settings]
     return names, [make_estimator(name, asked.preset, settings, asked.steps) for name in names]
 
 

@@ -10,7 +10,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from kmifqe.cli.study_verdicts import OUT, RECORDS, verdicts
+from kmifqe.cli.study_records import OUT, RECORDS, Preset, Records, Shard, all_records
+from kmifqe.cli.study_verdicts import verdicts
 
 app = typer.Typer(
     name="study",
@@ -22,17 +23,10 @@ app.command("verdicts")(verdicts)
 
 @app.command("coverage")
 def coverage(
-    preset: Annotated[str, typer.Option(help="smoke (a minute) or full (hundreds of problems).")] = "full",
-    shard: Annotated[
-        str | None,
-        typer.Option(
-            help="Only the I-th of N parts, as I/N; parts may run at once.", show_default="everything"
-        ),
-    ] = None,
+    preset: Preset = "full",
+    shard: Shard = None,
     out: Annotated[Path, typer.Option(help="Directory for coverage.json and coverage.png.")] = OUT,
-    records: Annotated[
-        Path, typer.Option(help="Directory of the problems' records; those that are there are not run again.")
-    ] = RECORDS,
+    records: Records = RECORDS,
 ) -> None:
     """Count how often nominal 90 % intervals hold the true value, over problems from easy to hopeless.
 
@@ -43,23 +37,16 @@ def coverage(
     """
     from importlib.util import find_spec
 
-    from kmifqe.cli.compilation import keep_compiled_programs
     from kmifqe.experiments.coverage import coverage_record, rows_of
-    from kmifqe.experiments.trust_run import preset_named, run_missing, shard_of
     from kmifqe.report.coverage import coverage_figure, coverage_table
     from kmifqe.report.figures import save_figure
     from kmifqe.report.record import write_record
 
-    chosen, part = preset_named(preset), shard_of(shard or "1/1")
     console = Console(stderr=True)
-    keep_compiled_programs()
-    there = run_missing(
-        chosen, records, part, lambda words: console.print(escape(words), highlight=False, soft_wrap=True)
-    )
-    missing = len(chosen.items()) - len(there)
-    if missing:
-        console.print(f"{missing} of {len(chosen.items())} problems are not run yet: run the other shards")
+    found = all_records(preset, shard, records, console)
+    if found is None:
         return
+    chosen, there = found
     record = coverage_record(rows_of(there), chosen.name, sys.argv[1:])
     out.mkdir(parents=True, exist_ok=True)
     write_record(record, out / "coverage.json")

@@ -10,22 +10,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-OUT = Path("experiments") / "results"
-RECORDS = Path("experiments") / "work" / "trust"
+from kmifqe.cli.study_records import OUT, RECORDS, Preset, Records, Shard, all_records
 
 
 def verdicts(
-    preset: Annotated[str, typer.Option(help="smoke (a minute) or full (hundreds of problems).")] = "full",
-    shard: Annotated[
-        str | None,
-        typer.Option(
-            help="Only the I-th of N parts, as I/N; parts may run at once.", show_default="everything"
-        ),
-    ] = None,
+    preset: Preset = "full",
+    shard: Shard = None,
     out: Annotated[Path, typer.Option(help="Directory for verdicts.json.")] = OUT,
-    records: Annotated[
-        Path, typer.Option(help="Directory of the problems' records; those that are there are not run again.")
-    ] = RECORDS,
+    records: Records = RECORDS,
 ) -> None:
     """Judge a family of problems of known value, from easy to hopeless, and count what the verdicts were worth.
 
@@ -33,21 +25,14 @@ def verdicts(
 
     The problems' records are shared with `kmifqe study coverage`. verdicts.json is written once all are there.
     """
-    from kmifqe.cli.compilation import keep_compiled_programs
-    from kmifqe.experiments.trust_run import preset_named, run_missing, shard_of
     from kmifqe.experiments.verdicts import rows_of, verdicts_record
     from kmifqe.report.record import write_record
 
-    chosen, part = preset_named(preset), shard_of(shard or "1/1")
     console = Console(stderr=True)
-    keep_compiled_programs()
-    there = run_missing(
-        chosen, records, part, lambda words: console.print(escape(words), highlight=False, soft_wrap=True)
-    )
-    missing = len(chosen.items()) - len(there)
-    if missing:
-        console.print(f"{missing} of {len(chosen.items())} problems are not run yet: run the other shards")
+    found = all_records(preset, shard, records, console)
+    if found is None:
         return
+    chosen, there = found
     record = verdicts_record(rows_of(there), chosen.name, len(there))
     out.mkdir(parents=True, exist_ok=True)
     write_record(record, out / "verdicts.json")

@@ -28,7 +28,7 @@ from kmifqe.estimators.snapshot import (
 from kmifqe.problem import Problem
 
 RECORDS = 100  # points of the trajectory, when the caller does not say
-# On an NVIDIA GPU a step's products, 256 wide, run faster from cuBLAS, and compile in two thirds of the time.
+# On an NVIDIA GPU a step's products, 256 wide, run faster from cuBLAS (docs/speed.md).
 STEP_OPTIONS = {"xla_gpu_enable_triton_gemm": False}
 Stop = Callable[[np.ndarray, np.ndarray], bool]  # recorded steps (r,), V̂ (r, seeds) -> end here?
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Sequence
+from typing import Any
 
+from kmifqe.estimators import Estimate
 from kmifqe.experiments.context import Context
+from kmifqe.experiments.keep_trials import Trials, errors_field, keep_trials
 from kmifqe.experiments.pendulum_trials import (
-    errors_of,
-    fit_trials,
     mixture_log,
     run_of,
-    settings_of,
-    trial_fields,
 )
 from kmifqe.experiments.presets import Preset
-from kmifqe.experiments.records import experiment_record
-from kmifqe.experiments.trial_errors import trial_errors
 
 EXPERIMENT = "fig1a"
 METHODS = ("kmifqe", "kmifqe-identity")
@@ -32,26 +29,12 @@ def rows(preset: Preset) -> tuple[str, ...]:
 
 def run(row: str, context: Context) -> None:
     """Fit each method on logs with this many dummies, and keep bias and variance over the trials."""
-    logs, seeds = TRIALS[context.preset.name]
     dummies = int(row.removeprefix("dummies-"))
     log = mixture_log(context.preset, dummies)
+
+    def describe(trials: Trials, estimates: Sequence[Estimate]) -> dict[str, Any]:
+        return {"dummies": dummies, **errors_field(trials, estimates)}
+
     for method in METHODS:
         chosen = run_of(method, context.preset)
-        settings = settings_of(chosen, log, logs, seeds)
-        if not context.wants(EXPERIMENT, row, method, settings):
-            continue
-        started = time.perf_counter()
-        trials, estimates = fit_trials(chosen, log, logs, seeds, context.on_progress)
-        context.keep(
-            experiment_record(
-                EXPERIMENT,
-                row,
-                method,
-                context.preset.name,
-                settings=settings,
-                wall_seconds=time.perf_counter() - started,
-                dummies=dummies,
-                **trial_fields(trials, estimates),
-                errors={"logged_first_states": trial_errors(errors_of(trials, estimates))},
-            )
-        )
+        keep_trials(context, (EXPERIMENT, row, method), chosen, log, TRIALS[context.preset.name], describe)

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Sequence
 from typing import Any
 
+from kmifqe.estimators import Estimate
 from kmifqe.experiments.bandwidth_sweep import swept
 from kmifqe.experiments.context import Context
+from kmifqe.experiments.keep_trials import Trials, errors_field, keep_trials
 from kmifqe.experiments.pendulum_trials import (
     SMALL,
     errors_of,
-    fit_trials,
     mixture_log,
     run_of,
-    settings_of,
-    trial_fields,
 )
 from kmifqe.experiments.presets import Preset, Run
-from kmifqe.experiments.records import experiment_record
 from kmifqe.experiments.trial_errors import trial_errors
 
 EXPERIMENT = "fig1b"
@@ -42,37 +40,20 @@ def rows(preset: Preset) -> tuple[str, ...]:
 def run(row: str, context: Context) -> None:
     """Fit each method at every bandwidth of the grid, or with its own, and keep the errors."""
     preset = context.preset
-    logs, seeds = TRIALS[preset.name]
     dummies = DUMMIES[preset.name]
     log = mixture_log(preset, dummies)
     bandwidths = BANDWIDTHS[preset.name] if row == "fixed" else ()
+
+    def describe(trials: Trials, estimates: Sequence[Estimate]) -> dict[str, Any]:
+        if not bandwidths:
+            return {"dummies": dummies, **errors_field(trials, estimates)}
+        errors = errors_of(trials, estimates)
+        by_bandwidth = [{"bandwidth": h, **trial_errors(errors[..., i])} for i, h in enumerate(bandwidths)]
+        return {"dummies": dummies, "by_bandwidth": by_bandwidth}
+
     for method in METHODS if preset.name != "smoke" or not bandwidths else METHODS[:1]:
         chosen = run_of(method, preset)
         if bandwidths:
             chosen = Run(swept(chosen.estimator.config, bandwidths), chosen.steps)
-        settings = settings_of(chosen, log, logs, seeds) | {"bandwidths": list(bandwidths) or None}
-        if not context.wants(EXPERIMENT, row, method, settings):
-            continue
-        started = time.perf_counter()
-        trials, estimates = fit_trials(chosen, log, logs, seeds, context.on_progress)
-        errors = errors_of(trials, estimates)
-        told: dict[str, Any] = (
-            {"errors": {"logged_first_states": trial_errors(errors)}} if not bandwidths else {}
-        )
-        if bandwidths:
-            told["by_bandwidth"] = [
-                {"bandwidth": h, **trial_errors(errors[..., i])} for i, h in enumerate(bandwidths)
-            ]
-        context.keep(
-            experiment_record(
-                EXPERIMENT,
-                row,
-                method,
-                preset.name,
-                settings=settings,
-                wall_seconds=time.perf_counter() - started,
-                dummies=dummies,
-                **trial_fields(trials, estimates),
-                **told,
-            )
-        )
+        place, grid = (EXPERIMENT, row, method), list(bandwidths) or None
+        keep_trials(context, place, chosen, log, TRIALS[preset.name], describe, bandwidths=grid)

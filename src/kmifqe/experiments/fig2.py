@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import time
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -12,18 +12,13 @@ import numpy as np
 from kmifqe.estimators import Estimate, Estimator
 from kmifqe.experiments.context import Context
 from kmifqe.experiments.demo import GAMMA
+from kmifqe.experiments.keep_trials import Trials, errors_field, keep_trials
 from kmifqe.experiments.pendulum_trials import (
     Trial,
-    errors_of,
-    fit_trials,
     mixture_log,
     run_of,
-    settings_of,
-    trial_fields,
 )
 from kmifqe.experiments.presets import Preset
-from kmifqe.experiments.records import experiment_record
-from kmifqe.experiments.trial_errors import trial_errors
 from kmifqe.trust.landscape import surface_of, with_metrics
 from kmifqe.trust.landscape_file import Points
 from kmifqe.worlds.pendulum import MAX_TORQUE, WithDummies, observe, state_of, step, value_of_states
@@ -56,24 +51,15 @@ def run(row: str, context: Context) -> None:
     log = mixture_log(preset, dummies=1)
     for method in METHODS:
         chosen = run_of(method, preset)
-        settings = settings_of(chosen, log, 1, seeds) | {"states": STATES, "points": points}
-        if not context.wants(EXPERIMENT, row, method, settings):
-            continue
-        started = time.perf_counter()
-        trials, estimates = fit_trials(chosen, log, 1, seeds, context.on_progress)
-        context.keep(
-            experiment_record(
-                EXPERIMENT,
-                row,
-                method,
-                preset.name,
-                settings=settings,
-                wall_seconds=time.perf_counter() - started,
-                **landscape_fields(chosen.estimator, estimates[0], trials[0], points),
-                **trial_fields(trials, estimates),
-                errors={"logged_first_states": trial_errors(errors_of(trials, estimates))},
-            )
-        )
+
+        def describe(
+            trials: Trials, estimates: Sequence[Estimate], estimator: Estimator = chosen.estimator
+        ) -> dict[str, Any]:
+            fields = landscape_fields(estimator, estimates[0], trials[0], points)
+            return fields | errors_field(trials, estimates)
+
+        place = (EXPERIMENT, row, method)
+        keep_trials(context, place, chosen, log, (1, seeds), describe, states=STATES, points=points)
 
 
 def landscape_fields(estimator: Estimator, estimate: Estimate, trial: Trial, points: int) -> dict[str, Any]:

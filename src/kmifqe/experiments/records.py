@@ -152,16 +152,16 @@ def is_done(
 
 
 def _json(value: Any) -> str:
-    return json.dumps(_stored(value), allow_nan=False, ensure_ascii=False)
+    return json.dumps(stored(value), allow_nan=False, ensure_ascii=False)
 
 
-def _stored(x: Any) -> Any:
+def stored(x: Any) -> Any:
     """Return x as plain JSON values, floats to DIGITS significant digits, non-finite numbers as None."""
     if isinstance(x, Mapping):
-        return {str(key): _stored(value) for key, value in x.items()}
+        return {str(key): stored(value) for key, value in x.items()}
     if isinstance(x, (list, tuple)):
-        return [_stored(value) for value in x]
+        return [stored(value) for value in x]
     if isinstance(x, (np.ndarray, np.generic)):
-        return _stored(x.tolist())
+        return stored(x.tolist())
     x = plain(x)
     return float(f"{x:.{DIGITS}g}") if isinstance(x, float) else x

@@ -7,22 +7,18 @@ torque and around half the greatest dummy, where the target's dummy is 0; the na
 from __future__ import annotations
 
 import re
-import time
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from kmifqe.errors import InputError
+from kmifqe.estimators import Estimate
 from kmifqe.experiments.context import Context
+from kmifqe.experiments.keep_trials import Trials, errors_field, keep_trials
 from kmifqe.experiments.pendulum_trials import (
     ShiftedLog,
-    errors_of,
-    fit_trials,
     run_of,
-    settings_of,
-    trial_fields,
 )
 from kmifqe.experiments.presets import Preset
-from kmifqe.experiments.records import experiment_record
-from kmifqe.experiments.trial_errors import trial_errors
 
 EXPERIMENT = "shift"
 METHODS = ("kmifqe", "kmifqe-identity", "fqe", "sr-dice")
@@ -55,34 +51,19 @@ def rows(preset: Preset) -> tuple[str, ...]:
 
 def run(row: str, context: Context) -> None:
     """Fit every method on logs of this width and length, and keep the errors."""
-    logs, seeds = TRIALS[context.preset.name]
-    log = log_of(row)
+    log, usual = log_of(row), SIZES[context.preset.name]
+
+    def describe(trials: Trials, estimates: Sequence[Estimate]) -> dict[str, Any]:
+        panels = [
+            *(["width"] if log.rows == usual.usual_rows else []),
+            *(["rows"] if log.width == usual.usual_width else []),
+        ]
+        told = {"width": log.width, "rows": log.rows, "panels": panels}
+        return told | errors_field(trials, estimates)
+
     for method in METHODS:
         chosen = run_of(method, context.preset)
-        settings = settings_of(chosen, log, logs, seeds)
-        if not context.wants(EXPERIMENT, row, method, settings):
-            continue
-        started = time.perf_counter()
-        trials, estimates = fit_trials(chosen, log, logs, seeds, context.on_progress)
-        usual = SIZES[context.preset.name]
-        context.keep(
-            experiment_record(
-                EXPERIMENT,
-                row,
-                method,
-                context.preset.name,
-                settings=settings,
-                wall_seconds=time.perf_counter() - started,
-                width=log.width,
-                rows=log.rows,
-                panels=[
-                    *(["width"] if log.rows == usual.usual_rows else []),
-                    *(["rows"] if log.width == usual.usual_width else []),
-                ],
-                **trial_fields(trials, estimates),
-                errors={"logged_first_states": trial_errors(errors_of(trials, estimates))},
-            )
-        )
+        keep_trials(context, (EXPERIMENT, row, method), chosen, log, TRIALS[context.preset.name], describe)
 
 
 def log_of(row: str) -> ShiftedLog:

@@ -18,13 +18,12 @@ import numpy as np
 from kmifqe.data.atomic import whole_file
 from kmifqe.errors import InputError
 from kmifqe.estimators import Estimate, Estimator, FQEConfig, KMIFQEConfig, fit, fqe, kmifqe
-from kmifqe.estimators.base import plain
 from kmifqe.experiments.problems_family import SHAPES, FamilyProblem, Shape, family
+from kmifqe.experiments.records import stored
 from kmifqe.trust.measure import measure
 
 SCHEMA = "kmifqe.trust-run/1"
 POINTS = 20  # of a stored trajectory
-DIGITS = 6  # significant, of stored numbers
 COPIES = 60  # of the target network: at γ = 0.9 all but 0.2 % of the value arrives
 
 
@@ -132,7 +131,7 @@ def run_missing(
             **run_item(items[number], preset),
         }
         with whole_file(path) as partial:
-            partial.write_text(json.dumps(_stored(record), allow_nan=False) + "\n", encoding="utf-8")
+            partial.write_text(json.dumps(stored(record), allow_nan=False) + "\n", encoding="utf-8")
         say(f"{number + 1} of {len(items)}: {record['description']}, {time.perf_counter() - started:.0f} s")
     return read_records(directory, preset)
 
@@ -208,13 +207,3 @@ def read_estimate(judged: Mapping[str, Any]) -> Estimate:
 def _numbers(values: Any) -> np.ndarray:
     """Return an array of floats, NaN where JSON has null."""
     return np.asarray(values, object).astype(np.float64)
-
-
-def _stored(x: Any) -> Any:
-    """Return x as plain JSON values, floats to DIGITS significant digits, non-finite numbers as None."""
-    if isinstance(x, Mapping):
-        return {str(key): _stored(value) for key, value in x.items()}
-    if isinstance(x, (list, tuple)):
-        return [_stored(value) for value in x]
-    x = plain(x)
-    return float(f"{x:.{DIGITS}g}") if isinstance(x, float) else x
