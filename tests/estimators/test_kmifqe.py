@@ -342,7 +342,9 @@ def test_what_is_due_when() -> None:
     "settings, message",
     [
         ({"metric": "euclidean"}, "metric is 'euclidean'; expected 'learned' or 'identity'"),
-        ({"bias": "gone"}, "bias is 'gone'; expected 'ignored', 'reported' or 'subtracted'"),
+        ({"bias": "gone"}, "bias is 'gone'; expected one of ignored, reported, subtracted, held"),
+        ({"bias": "held"}, "bias is 'held' and bias_step 0; expected 'held' with a step, or neither"),
+        ({"bias_step": 9}, "bias is 'ignored' and bias_step 9; expected 'held' with a step, or neither"),
         ({"bandwidth": 0.0}, r"bandwidth is 0\.0; expected a positive number"),
         ({"bandwidth": -1.0}, r"bandwidth is -1\.0; expected a positive number"),
         ({"bandwidth": float("nan")}, "bandwidth is nan; expected a positive number"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache, partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +13,7 @@ import pytest
 
 from estimators.small import chain_problem, lqr_problem, quick, run
 from kmifqe.estimators.base import network_input
-from kmifqe.estimators.look_ahead import CHUNK, Ahead, look_ahead, new_values
+from kmifqe.estimators.look_ahead import CHUNK, Ahead, Reading, look_ahead, new_values
 from kmifqe.maths import mlp
 from kmifqe.maths.metric import metric_root
 from kmifqe.problem import Problem
@@ -31,7 +33,7 @@ def network(problem: Problem, seed: int) -> mlp.QParams:
 
 @partial(jax.jit, static_argnums=(2, 3))
 def seen(params: mlp.QParams, problem: Problem, factors: int, floor: float | None) -> Ahead:
-    return look_ahead(params, problem, factors, floor, "float32")
+    return look_ahead(params, problem, factors, floor, Reading("float32"))
 
 
 @cache
@@ -86,7 +88,7 @@ def test_without_a_metric_distances_are_in_half_action_ranges() -> None:
 def test_new_values_are_those_of_the_new_network_and_the_metric_stays() -> None:
     problem = two_dimensions()
     old, params = seen_in_two_dimensions(2), network(problem, 1)
-    new = jax.jit(partial(new_values, precision="float32"))(params, problem, old)
+    new = jax.jit(partial(new_values, reading=Reading("float32")))(params, problem, old)
     np.testing.assert_array_equal(new.squared, old.squared)
     np.testing.assert_array_equal(new.laplacian, old.laplacian)
     np.testing.assert_array_equal(new.target_value, old.target_value)
@@ -116,11 +118,32 @@ def test_rows_in_host_memory_are_seen_alike() -> None:
     )
 
 
-def test_the_kernels_bias_is_reported_and_where_asked_subtracted() -> None:
+def test_a_network_that_reads_cut_actions_sees_the_edge_of_the_box_beyond_it() -> None:
+    problem = two_dimensions()
+    n, params = problem.counts.going_on, network(problem, 0)
+    low, high = problem.action_low, problem.action_high
+    beyond = np.asarray(((problem.next_actions < low) | (problem.next_actions > high)).any(axis=1))[:n]
+    assert 0.1 < beyond.mean() < 0.9
+    look = jax.jit(partial(look_ahead, factors=1, metric_floor=None, reading=Reading("float32", True)))
+    cut, raw = look(params, problem), seen(params, problem, 1, None)
+    inside = replace(problem, next_actions=jnp.clip(problem.next_actions, low, high))
+    np.testing.assert_allclose(cut.next_value, seen(params, inside, 1, None).next_value, rtol=1e-5, atol=1e-6)
+    assert np.abs(np.asarray(cut.next_value - raw.next_value)[:n][beyond]).min() > 0
+    np.testing.assert_array_equal(cut.squared, raw.squared)  # the density is that of the action as drawn
+
+
+@pytest.mark.parametrize("setting", [{"bias": "subtracted"}, {"bias": "held", "bias_step": 750}])
+def test_the_kernels_bias_is_reported_and_where_asked_subtracted(setting: dict[str, Any]) -> None:
     """On a quadratic Q there is no other: without it V̂ lands on the value, not on the relaxed fixed point."""
     h = 0.6
     problem, world, truth = lqr_problem(dummies=1)
     shift = world.relaxation_shift(h, np.eye(2))
-    result = run(quick("kmifqe-identity", bandwidth=h, bias="subtracted"), problem)
+    result = run(quick("kmifqe-identity", bandwidth=h, **setting), problem)
     assert abs(result.value - truth) < 0.25 * abs(shift)
     assert result.infos["bias"][-1].mean() == pytest.approx(shift, rel=0.25)
+
+
+def test_a_held_bias_is_that_of_the_network_at_its_step() -> None:
+    estimator = quick("kmifqe", bias="held", bias_step=60, metric_period=2)
+    kinds = [estimator.refresh_kind(step) for step in range(50, 301, 50)]
+    assert kinds == ["all", "all, bias", "values", "all, old bias", "values", "all, old bias"]

@@ -34,6 +34,8 @@ def test_every_method_has_its_settings_in_every_preset(preset):
         assert runs["kmifqe-identity"].estimator.config.metric == "identity"
         assert runs["fqe-standardized"].estimator.config.inputs == "standardized"
         assert sum(runs["sr-dice"].estimator.config.stages) == runs["sr-dice"].steps
+        best = runs["kmifqe-best"]
+        assert best.estimator.config.bias_step == best.steps // 2
         assert all(run.steps >= 1 for run in runs.values())
 
 

@@ -181,11 +181,15 @@ def check_config(config: Any) -> None:
             raise InputError(f"{name} is {value}; expected at least 1 step in each")
 
 
-def network_input(problem: Problem, states: Array, actions: Array, inputs: str) -> Array:
+def network_input(
+    problem: Problem, states: Array, actions: Array, inputs: str, *, cut_actions: bool = False
+) -> Array:
     """Return [s, a] as a network takes it: "raw", or "standardized" with actions scaled to [−1, 1]."""
     if inputs == "raw":
         return jnp.concatenate([states, actions], axis=-1)
-    return jnp.concatenate([standardized(problem, states), scaled(problem, actions)], axis=-1)
+    return jnp.concatenate(
+        [standardized(problem, states), scaled(problem, actions, cut=cut_actions)], axis=-1
+    )
 
 
 def standardized(problem: Problem, states: Float[Array, "... q"]) -> Float[Array, "... q"]:
@@ -193,10 +197,11 @@ def standardized(problem: Problem, states: Float[Array, "... q"]) -> Float[Array
     return (states - problem.state_mean) / problem.state_std
 
 
-def scaled(problem: Problem, actions: Float[Array, "... d"]) -> Float[Array, "... d"]:
-    """Return actions with the action box as [−1, 1]."""
+def scaled(problem: Problem, actions: Float[Array, "... d"], *, cut: bool = False) -> Float[Array, "... d"]:
+    """Return actions with the action box as [−1, 1], cut to it where asked."""
     middle, half = action_scale(problem)
-    return (actions - middle) / half
+    inside_is_one = (actions - middle) / half
+    return jnp.clip(inside_is_one, -1.0, 1.0) if cut else inside_is_one
 
 
 def action_scale(problem: Problem) -> tuple[Float[Array, " d"], Float[Array, " d"]]:

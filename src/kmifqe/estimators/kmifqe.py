@@ -14,7 +14,7 @@ from kmifqe.errors import InputError
 from kmifqe.estimators.base import Estimator, Info, action_scale, network_input
 from kmifqe.estimators.episode_weights import RowMeans, mean_over_rows, row_means, row_weights
 from kmifqe.estimators.kmifqe_config import KMIFQEConfig
-from kmifqe.estimators.look_ahead import Ahead, look_ahead, new_values
+from kmifqe.estimators.look_ahead import Ahead, Reading, bends, changes, look_ahead, new_values
 from kmifqe.estimators.scales import in_unit, reward_scale
 from kmifqe.maths import mlp
 from kmifqe.maths.bandwidth import optimal_bandwidth, variance_term
@@ -49,6 +49,7 @@ class KMIFQEState(NamedTuple):
     log_v: Float[Array, ""]  # running log of v, used where μ(π̃(s')|s') is unknown
     reward_scale: Float[Array, ""]  # the unit Q is learned in
     row_means: RowMeans | None  # of the rows' episode weights; None without a bootstrap
+    bent: mlp.QParams | None  # the network whose bias is taken off, where one is kept for it
 
 
 PAPER = KMIFQEConfig()
@@ -65,11 +66,12 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
         )
     )
     metric_floor = config.metric_floor if config.metric == "learned" else None
-    bends = config.bias != "ignored"
+    reading = Reading(config.precision, config.cut_actions)
+    looks_at_bias, holds_bias = config.bias != "ignored", config.bias == "held"
     follows = config.bandwidth is None and config.envelope_period > 0  # else one h, or weights at every step
 
     def inputs(problem: Problem, states: Array, actions: Array) -> Array:
-        return network_input(problem, states, actions, "standardized")
+        return network_input(problem, states, actions, "standardized", cut_actions=config.cut_actions)
 
     def factors(problem: Problem) -> int:
         return problem.action_dim if config.clip_per_dimension else 1
@@ -103,30 +105,49 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
         params = mlp.init_q(network_key, problem.state_dim + problem.action_dim, config.hidden)
         h = jnp.float32(config.bandwidth or config.bandwidth_bounds[1] / 4)
         log_v = jnp.float32(jnp.nan)
-        ahead = look_ahead(params, problem, factors(problem), None, config.precision, bends=bends)
+        ahead = look_ahead(params, problem, factors(problem), None, reading)
+        if holds_bias:
+            ahead = ahead._replace(bend=jnp.zeros(problem.counts.in_sample))
+        elif looks_at_bias:
+            ahead = ahead._replace(bend=bends(params, problem, reading))
         if config.bandwidth is None:
             words = jax.random.bits(bandwidth_key, (config.batch,))
             h, log_v = bandwidth(words, params, ahead, h, log_v, unit, means, problem)
         envelope = envelope_around(jnp.log(h), ahead, problem)
-        return KMIFQEState(params, optimizer.init(params), ahead, envelope, h, jnp.log(h), log_v, unit, means)
+        bent = params if holds_bias else None
+        return KMIFQEState(
+            params, optimizer.init(params), ahead, envelope, h, jnp.log(h), log_v, unit, means, bent
+        )
 
     def refresh_kind(step: int) -> str:
         if step % config.target_period:
             return "envelope"
-        first = step == config.target_period  # a network that has learned nothing yet has no metric to keep
-        return "all" if first or step % (config.target_period * config.metric_period) == 0 else "values"
+        metric_steps = config.target_period * config.metric_period
+        if step % metric_steps:
+            # A network that has learned nothing yet has no metric to keep.
+            return "all" if step == config.target_period else "values"
+        if not holds_bias or step < config.bias_step:
+            return "all"
+        return "all, bias" if step - metric_steps < config.bias_step else "all, old bias"
 
     def refresh(kind: str, state: KMIFQEState, problem: Problem) -> KMIFQEState:
         """Copy the target network, with new metrics ("all") or without ("values"), or follow h ("envelope")."""
         if kind == "envelope":
             return state._replace(envelope=followed(state, problem))
+        bent, bend = state.bent, state.ahead.bend
         if kind == "values":
-            ahead = new_values(state.params, problem, state.ahead, config.precision)
+            ahead = new_values(state.params, problem, state.ahead, reading)
         else:
-            ahead = look_ahead(
-                state.params, problem, factors(problem), metric_floor, config.precision, bends=bends
-            )
-        return state._replace(ahead=ahead, envelope=envelope_around(state.log_h, ahead, problem))
+            ahead = look_ahead(state.params, problem, factors(problem), metric_floor, reading)
+        if kind == "all, bias":
+            bent = state.params
+        if looks_at_bias and not holds_bias:
+            bend = bends(state.params, problem, reading)
+        elif kind in ("all, bias", "all, old bias"):  # the old one too: a restart has no rows of it
+            assert bent is not None  # holds_bias
+            bend = changes(bent, problem, reading)
+        ahead = ahead._replace(bend=bend)
+        return state._replace(ahead=ahead, envelope=envelope_around(state.log_h, ahead, problem), bent=bent)
 
     def followed(state: KMIFQEState, problem: Problem) -> Envelope:
         """Return an envelope around the running mean of h: the one there is, unless h has drifted."""
@@ -294,7 +315,7 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
         x = inputs(problem, problem.states[rows], problem.actions[rows])
         rewards = in_unit(problem.rewards[rows], state.reward_scale)
         next_values = state.ahead.next_value[rows]
-        if config.bias == "subtracted":
+        if config.bias in ("subtracted", "held"):
             next_values = next_values - bend_of(rows, h, state)
         goal = (1.0 - problem.gamma) * rewards + problem.gamma * next_values
         # The gradient of the mean squared TD error: coefficients q − goal, and the constants outside.
@@ -312,7 +333,7 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
             "ess": problem.counts.in_sample * drawn.mean_weight**2 / jnp.maximum(drawn.mean_square, 1e-30),
             "filled": jnp.mean(filled),
         }
-        if bends:
+        if looks_at_bias:
             gain = problem.gamma / (1.0 - problem.gamma)
             mean = jnp.sum(counts * bend_of(rows, h, state)) / jnp.maximum(jnp.sum(counts), 1.0)
             info["bias"] = gain * mean * state.reward_scale
@@ -320,10 +341,10 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
         return state, info
 
     def bend_of(rows: Array, h: Array, state: KMIFQEState) -> Float[Array, " rows"]:
-        """Return what a' changes of Q̄, up to second order; 0 where a' is no neighbour of π̃(s') in the kernel."""
+        """Return what a' changes of Q̄; an expansion says 0 where a' is no neighbour of π̃(s') in the kernel."""
         bend, squared = state.ahead.bend, state.ahead.squared
-        assert bend is not None  # asked for where bends is True
-        if len(squared) == 0:
+        assert bend is not None  # looks_at_bias
+        if holds_bias or len(squared) == 0:
             return bend[rows]
         distance = jnp.sum(squared[jnp.minimum(rows, len(squared) - 1)], axis=1)
         return jnp.where(distance <= (NEIGHBOUR * h) ** 2, bend[rows], 0.0)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from kmifqe.errors import InputError
 from kmifqe.estimators.base import check_config
 
+BIASES = ("ignored", "reported", "subtracted", "held")
+
 
 @dataclass(frozen=True)
 class KMIFQEConfig:
@@ -29,8 +31,13 @@ class KMIFQEConfig:
     bandwidth_bounds: tuple[float, float] = (0.01, 2.0)  # half action ranges; guards b -> 0
     clip: tuple[float, float] = (1e-3, 2.0)  # of the weight, or of each dimension's ratio
     clip_per_dimension: bool = False  # True for the paper's MuJoCo tasks; needs a density that factorises
-    # What Q̄ changes by from π̃(s') to a' up to second order: "ignored" as in the paper, "reported", or "subtracted".
+    # Q is that of the action cut to the box, as it is wherever the system cuts what it is told; the kernel is not.
+    cut_actions: bool = False
+    # What Q̄ changes by from π̃(s') to a': "ignored" as in the paper; up to second order "reported", or "subtracted"
+    # from every bootstrap value; or "held": from bias_step on the whole change is subtracted, as one network saw it.
     bias: str = "ignored"
+    # That network is the one at the first new metric from this step on: what Q learns later does not feed it.
+    bias_step: int = 0
     density_floor: float = 1e-5  # of μ(π̃(s')|s') inside v (fitted μ: 1e-3)
     bandwidth_period: int = 1  # steps between new bandwidths
     metric_period: int = 1  # target copies between new metrics; in between only the bootstrap values are new
@@ -41,8 +48,8 @@ class KMIFQEConfig:
         check_config(self)
         if self.metric not in ("learned", "identity"):
             raise InputError(f"metric is {self.metric!r}; expected 'learned' or 'identity'")
-        if self.bias not in ("ignored", "reported", "subtracted"):
-            raise InputError(f"bias is {self.bias!r}; expected 'ignored', 'reported' or 'subtracted'")
+        if self.bias not in BIASES:
+            raise InputError(f"bias is {self.bias!r}; expected one of {', '.join(BIASES)}")
         if self.bandwidth is not None and not 0 < self.bandwidth < float("inf"):
             raise InputError(
                 f"bandwidth is {self.bandwidth}; expected a positive number, in half action ranges"
@@ -55,6 +62,10 @@ class KMIFQEConfig:
             raise InputError(f"bandwidth_bounds is [{low}, {high}]; expected 0 < low < high, finite")
         if self.precision not in ("mixed", "float32"):
             raise InputError(f"precision is {self.precision!r}; expected 'mixed' or 'float32'")
-        for name in ("metric_floor", "density_floor", "decay_steps", "envelope_period"):
+        if (self.bias == "held") != (self.bias_step > 0):
+            raise InputError(
+                f"bias is {self.bias!r} and bias_step {self.bias_step}; expected 'held' with a step, or neither"
+            )
+        for name in ("metric_floor", "density_floor", "decay_steps", "envelope_period", "bias_step"):
             if not getattr(self, name) >= 0:
                 raise InputError(f"{name} is {getattr(self, name)}; expected 0 or more")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -23,6 +24,13 @@ CHUNK = {"cpu": 1_024}  # rows whose Hessians are in flight at once: what a core
 DEVICE_CHUNK = 16_384  # elsewhere: enough to fill the device
 
 
+class Reading(NamedTuple):
+    """How a network reads rows."""
+
+    precision: str
+    cut_actions: bool = False  # to the action box
+
+
 class Ahead(NamedTuple):
     """Arrays over the in-sample rows; the rows that terminated come last and have no next step: zeros."""
 
@@ -30,14 +38,7 @@ class Ahead(NamedTuple):
     laplacian: Float[Array, " n"]  # tr ∇²ₐQ̄ at (s', π̃(s'))
     next_value: Float[Array, " n"]  # Q̄(s', a')
     target_value: Float[Array, " n"]  # Q̄(s', π̃(s'))
-    bend: Float[Array, " n"] | None  # ∇ₐQ̄ᵀδ + ½ δᵀ∇²ₐQ̄ δ at π̃(s'), δ = a' − π̃(s'); None: nobody asked
-
-
-def nothing_ahead(problem: Problem, factors: int, *, bends: bool = False) -> Ahead:
-    """Return zeros in the shapes of `Ahead`."""
-    n = problem.counts.in_sample
-    squared = jnp.zeros((problem.counts.going_on, factors))
-    return Ahead(squared, jnp.zeros(n), jnp.zeros(n), jnp.zeros(n), jnp.zeros(n) if bends else None)
+    bend: Float[Array, " n"] | None  # Q̄(s', a') − Q̄(s', π̃(s')): `bends`, or `changes`; None: nobody asked
 
 
 def look_ahead(
@@ -45,42 +46,58 @@ def look_ahead(
     problem: Problem,
     factors: int,
     metric_floor: float | None,
-    precision: str,
-    *,
-    bends: bool = False,
+    reading: Reading,
 ) -> Ahead:
     """Return what the target network `params` says of every row; `metric_floor=None`: the identity metric."""
 
     def chunk(rows: _Rows) -> tuple[Array, ...]:
-        target_value, H = values_and_hessians(params, rows.from_states, rows.target_actions, precision)
+        target_value, H = values_and_hessians(
+            params, rows.from_states, rows.target_actions, reading.precision
+        )
         z = rows.distance
         if metric_floor is not None:
-            z = metric_distances(H, z, metric_floor, precision)
+            z = metric_distances(H, z, metric_floor, reading.precision)
         squared = z**2 if factors > 1 else jnp.sum(z**2, axis=1, keepdims=True)
-        next_value = values(params, rows.from_states, rows.next_actions, precision)
-        found = squared, jnp.trace(H, axis1=1, axis2=2), next_value, target_value
-        return (*found, _bend(params, rows, precision)) if bends else found
+        next_value = values(params, rows.from_states, rows.next_actions, reading.precision)
+        return squared, jnp.trace(H, axis1=1, axis2=2), next_value, target_value
 
-    zeros = [each for each in nothing_ahead(problem, factors, bends=bends) if each is not None]
-    found = list(_over_rows(chunk, tuple(zeros), params, problem, precision))
-    return Ahead(*(found if bends else [*found, None]))
+    n = problem.counts.in_sample
+    nothing = jnp.zeros((problem.counts.going_on, factors)), jnp.zeros(n), jnp.zeros(n), jnp.zeros(n)
+    squared, laplacian, next_value, target_value = _over_rows(chunk, nothing, params, problem, reading)
+    return Ahead(squared, laplacian, next_value, target_value, bend=None)
 
 
-def new_values(params: QParams, problem: Problem, ahead: Ahead, precision: str) -> Ahead:
+def changes(params: QParams, problem: Problem, reading: Reading) -> Float[Array, " n"]:
+    """Return what a' in place of π̃(s') changes of the network's value at every row."""
+
+    def chunk(rows: _Rows) -> tuple[Array, ...]:
+        at = partial(values, params, rows.from_states, precision=reading.precision)
+        return (at(rows.next_actions) - at(rows.target_actions),)
+
+    return _over_rows(chunk, (jnp.zeros(problem.counts.in_sample),), params, problem, reading)[0]
+
+
+def bends(params: QParams, problem: Problem, reading: Reading) -> Float[Array, " n"]:
+    """Return the same up to second order: ∇ₐQ̄ᵀδ + ½ δᵀ∇²ₐQ̄ δ at π̃(s'), δ = a' − π̃(s')."""
+
+    def chunk(rows: _Rows) -> tuple[Array, ...]:
+        moved = rows.next_actions - rows.target_actions
+        return (taylor_terms(params, rows.from_states, rows.target_actions, moved, reading.precision),)
+
+    return _over_rows(chunk, (jnp.zeros(problem.counts.in_sample),), params, problem, reading)[0]
+
+
+def new_values(params: QParams, problem: Problem, ahead: Ahead, reading: Reading) -> Ahead:
     """Return `ahead` with the bootstrap values of the target network `params`, and the rest as it was.
 
     What is left shapes the kernel: metric, and the Laplacian and value at the target action inside h.
     """
 
     def chunk(rows: _Rows) -> tuple[Array, ...]:
-        found = values(params, rows.from_states, rows.next_actions, precision)
-        if ahead.bend is None:
-            return (found,)
-        return found, _bend(params, rows, precision)
+        return (values(params, rows.from_states, rows.next_actions, reading.precision),)
 
-    old = (ahead.next_value,) if ahead.bend is None else (ahead.next_value, ahead.bend)
-    new = _over_rows(chunk, old, params, problem, precision)
-    return ahead._replace(**dict(zip(("next_value", "bend"), new)))
+    (new,) = _over_rows(chunk, (ahead.next_value,), params, problem, reading)
+    return ahead._replace(next_value=new)
 
 
 class _Rows(NamedTuple):
@@ -89,14 +106,10 @@ class _Rows(NamedTuple):
     from_states: Float[Array, "chunk hidden"]  # what the next states give the first layer
     next_actions: Float[Array, "chunk d"]
     target_actions: Float[Array, "chunk d"]
-    distance: Float[Array, "chunk d"]  # a' − π̃(s'), in half action ranges
+    distance: Float[Array, "chunk d"]  # a' − π̃(s'), in half action ranges, whatever the network reads
 
 
-def _bend(params: QParams, rows: _Rows, precision: str) -> Float[Array, " chunk"]:
-    return taylor_terms(params, rows.from_states, rows.target_actions, rows.distance, precision)
-
-
-def _over_rows(function, outputs: tuple, params: QParams, problem: Problem, precision: str) -> tuple:  # type: ignore[no-untyped-def,type-arg]
+def _over_rows(function, outputs: tuple, params: QParams, problem: Problem, reading: Reading) -> tuple:  # type: ignore[no-untyped-def,type-arg]
     """Return `outputs` with function(chunk of rows) written over the rows that go on, chunk by chunk.
 
     The last chunk reaches back over rows of the one before, so that every chunk has one size.
@@ -114,9 +127,9 @@ def _over_rows(function, outputs: tuple, params: QParams, problem: Problem, prec
             for field in (problem.next_states, problem.next_actions, problem.target_actions)
         )
         rows = _Rows(
-            state_part(params, standardized(problem, next_states), precision),
-            scaled(problem, next_actions),
-            scaled(problem, target_actions),
+            state_part(params, standardized(problem, next_states), reading.precision),
+            scaled(problem, next_actions, cut=reading.cut_actions),
+            scaled(problem, target_actions, cut=reading.cut_actions),
             (next_actions - target_actions) / half,
         )
         return tuple(
