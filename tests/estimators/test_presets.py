@@ -116,3 +116,10 @@ def test_unknown_names_are_refused_with_those_known() -> None:
 def test_a_senseless_value_is_refused_by_name(name: str, setting: str) -> None:
     with pytest.raises(InputError, match=setting.partition("=")[0]):
         make_estimator(name, settings=[setting])
+
+
+def test_a_bias_that_would_never_be_held_is_refused() -> None:
+    held = ("bias=held", "bias_step=500")
+    assert make_estimator("kmifqe", "fast", held, steps=501).config.bias_step == 500
+    with pytest.raises(InputError, match="bias_step is 500; expected less than the 500 steps of the fit"):
+        make_estimator("kmifqe", "fast", held, steps=500)

@@ -10,16 +10,16 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
-from kmifqe.errors import InputError
-from kmifqe.estimators.base import Estimator, Info, action_scale, network_input
+from kmifqe.estimators.base import Estimator, Info
 from kmifqe.estimators.episode_weights import RowMeans, mean_over_rows, row_means, row_weights
+from kmifqe.estimators.kmifqe_bandwidth import Bandwidth, new_bandwidth
 from kmifqe.estimators.kmifqe_config import KMIFQEConfig
+from kmifqe.estimators.kmifqe_rows import check_problem, factors, going_on_multiples, inputs, log_mu
 from kmifqe.estimators.look_ahead import Ahead, Reading, bends, changes, look_ahead, new_values
 from kmifqe.estimators.scales import in_unit, reward_scale
 from kmifqe.maths import mlp
-from kmifqe.maths.bandwidth import optimal_bandwidth, variance_term
 from kmifqe.maths.envelope import LARGEST_LOG, Accepted, Envelope, Interval, build_envelope, draw_accepted
-from kmifqe.maths.kernel import clipped_weight, log_clipped_weight
+from kmifqe.maths.kernel import log_clipped_weight
 from kmifqe.maths.minibatch import minibatch_pass
 from kmifqe.maths.random_words import row_numbers, uniforms
 from kmifqe.maths.resample import draw
@@ -70,49 +70,21 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
     looks_at_bias, holds_bias = config.bias != "ignored", config.bias == "held"
     follows = config.bandwidth is None and config.envelope_period > 0  # else one h, or weights at every step
 
-    def inputs(problem: Problem, states: Array, actions: Array) -> Array:
-        return network_input(problem, states, actions, "standardized", cut_actions=config.cut_actions)
-
-    def factors(problem: Problem) -> int:
-        return problem.action_dim if config.clip_per_dimension else 1
-
-    def check_problem(problem: Problem) -> None:
-        if problem.counts.in_sample == 0:
-            raise InputError(
-                "KMIFQE learns from logged next actions, and no row has one: every episode is cut after one step; "
-                "FQE and SR-DICE need none"
-            )
-        if problem.log_mu is None:
-            raise InputError("KMIFQE needs a behaviour density; the problem was built with behavior=None")
-        if config.clip_per_dimension and problem.log_mu.shape[1] != problem.action_dim:
-            raise InputError(
-                "clip_per_dimension needs a behaviour density that factorises over action dimensions"
-            )
-
-    def log_mu(problem: Problem, rows: Array | slice) -> Float[Array, "rows k"]:
-        """Return log μ(a'|s') of rows in the units of the kernel, as many columns as the weight has factors."""
-        _, half = action_scale(problem)
-        assert problem.log_mu is not None  # check_problem has looked
-        columns = problem.log_mu[rows]
-        if config.clip_per_dimension:
-            return columns + jnp.log(half)
-        return columns.sum(axis=1, keepdims=True) + jnp.sum(jnp.log(half))
-
     def init(key: Array, problem: Problem) -> KMIFQEState:
-        check_problem(problem)
+        check_problem(config, problem)
         unit, means = reward_scale(problem), row_means(problem)
         network_key, bandwidth_key = jax.random.split(key)
         params = mlp.init_q(network_key, problem.state_dim + problem.action_dim, config.hidden)
         h = jnp.float32(config.bandwidth or config.bandwidth_bounds[1] / 4)
         log_v = jnp.float32(jnp.nan)
-        ahead = look_ahead(params, problem, factors(problem), None, reading)
+        ahead = look_ahead(params, problem, factors(config, problem), None, reading)
         if holds_bias:
             ahead = ahead._replace(bend=jnp.zeros(problem.counts.in_sample))
         elif looks_at_bias:
             ahead = ahead._replace(bend=bends(params, problem, reading))
         if config.bandwidth is None:
             words = jax.random.bits(bandwidth_key, (config.batch,))
-            h, log_v = bandwidth(words, params, ahead, h, log_v, unit, means, problem)
+            h, log_v = new_bandwidth(config, words, params, ahead, Bandwidth(h, log_v), unit, means, problem)
         envelope = envelope_around(jnp.log(h), ahead, problem)
         bent = params if holds_bias else None
         return KMIFQEState(
@@ -138,7 +110,7 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
         if kind == "values":
             ahead = new_values(state.params, problem, state.ahead, reading)
         else:
-            ahead = look_ahead(state.params, problem, factors(problem), metric_floor, reading)
+            ahead = look_ahead(state.params, problem, factors(config, problem), metric_floor, reading)
         if kind == "all, bias":
             bent = state.params
         if looks_at_bias and not holds_bias:
@@ -166,65 +138,13 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
         below, above = (BELOW, ABOVE) if follows else (0.0, 0.0)
         margin = 1.0 / (problem.action_dim + 4)
         interval = Interval(jnp.exp(log_h - below * margin), jnp.exp(log_h + above * margin))
-        squared, density = ahead.squared, log_mu(problem, slice(problem.counts.going_on))
+        squared, density = ahead.squared, log_mu(config, problem, slice(problem.counts.going_on))
         if problem.counts.going_on == 0:  # never drawn from, but a maximum needs a row
-            squared = density = jnp.zeros((1, factors(problem)))
+            squared = density = jnp.zeros((1, factors(config, problem)))
             return build_envelope(squared, interval, density, problem.action_dim, config.clip)
         return build_envelope(
             squared, interval, density, problem.action_dim, config.clip, going_on_multiples(problem)
         )
-
-    def going_on_multiples(problem: Problem) -> Float[Array, " going_on"] | None:
-        """Return how often a bootstrap counts each row that goes on, with mean 1; None without a bootstrap."""
-        weights = row_weights(problem, slice(problem.counts.going_on))
-        return None if weights is None else weights / jnp.mean(weights)
-
-    def bandwidth(
-        words: Array,
-        params: mlp.QParams,
-        ahead: Ahead,
-        h: Array,
-        log_v: Array,
-        unit: Array,
-        means: RowMeans | None,
-        problem: Problem,
-    ) -> tuple[Array, Array]:
-        """Return h* of Prop. 1 from a uniform minibatch, and the running log v; h is the one used before."""
-        if problem.counts.going_on == 0:  # no update depends on a next action, nor on h
-            return jnp.float32(config.bandwidth_bounds[1]), log_v
-        n, d, gamma = problem.counts.in_sample, problem.action_dim, problem.gamma
-        rows = row_numbers(words, n)
-        x = inputs(problem, problem.states[rows], problem.actions[rows])
-        weights = row_weights(problem, rows, means and means.in_sample)
-        # The terminal rows, which come last, have no next action: 0 in b and v alike.
-        bias = 0.5 * gamma * ahead.laplacian[rows]
-        bias = bias if weights is None else weights * bias
-        p = minibatch_pass(params, x, bias, jnp.zeros(config.batch), config.precision)
-        b_squared = optax.tree.norm(p.gradient, squared=True) / config.batch**2
-        going_on = rows < problem.counts.going_on
-        reward = (1.0 - gamma) * in_unit(problem.rewards[rows], unit)
-        if problem.log_mu_target is not None:
-            _, half = action_scale(problem)
-            mu_target = jnp.exp(problem.log_mu_target[rows] + jnp.sum(jnp.log(half)))
-            mu_target = jnp.maximum(mu_target, config.density_floor)
-            td_error = reward + gamma * ahead.target_value[rows] - p.q
-            terms = going_on * variance_term(td_error, p.norms, mu_target, d)
-            log_v = jnp.log(mean_over_rows(terms, weights))
-        else:
-            # μ at the target action is unknown; at leading order E[w²‖Δ‖²] = v/hᵈ.
-            near = jnp.minimum(rows, problem.counts.going_on - 1)
-            log_mu_total = jnp.maximum(log_mu(problem, near).sum(axis=1), jnp.log(config.density_floor))
-            w = jax.vmap(lambda s, m: clipped_weight(s[None], h, m[None], d, (0.0, float("inf"))))(
-                ahead.squared[near].sum(axis=1), log_mu_total
-            )
-            td_error = reward + gamma * ahead.next_value[rows] - p.q
-            mean = mean_over_rows(going_on * w**2 * td_error**2 * p.norms, weights)
-            log_v_now = jnp.log(h**d * mean + 1e-30)
-            # The mean of v, not of log v: a minibatch with no row near π̃ has v ≈ 0 and would drag h down.
-            running = jnp.logaddexp(jnp.log(0.99) + log_v, jnp.log(0.01) + log_v_now)
-            log_v = jnp.where(jnp.isnan(log_v), log_v_now, running)
-        h = optimal_bandwidth(jnp.exp(log_v), b_squared, n, d)
-        return jnp.clip(jnp.nan_to_num(h, nan=config.bandwidth_bounds[1]), *config.bandwidth_bounds), log_v
 
     def draws(words: Array, h: Array, state: KMIFQEState, problem: Problem) -> Accepted:
         """Return a minibatch of ρᴷ at bandwidth h.
@@ -240,7 +160,7 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
             return Accepted(terminal, all_places, jnp.float32(1.0), jnp.float32(1.0))
 
         def of_rows(rows: Array) -> tuple[Array, Array]:
-            return state.ahead.squared[rows], log_mu(problem, rows)
+            return state.ahead.squared[rows], log_mu(config, problem, rows)
 
         kernel = (problem.action_dim, config.clip)
         levels = len(state.envelope.sums)
@@ -250,7 +170,7 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
         else:
             envelope = state.envelope
             if config.bandwidth is None:
-                everything = state.ahead.squared, Interval(h, h), log_mu(problem, slice(going_on))
+                everything = state.ahead.squared, Interval(h, h), log_mu(config, problem, slice(going_on))
                 envelope = build_envelope(*everything, *kernel, going_on_multiples(problem))
             rows = draw(uniforms(words).reshape(levels, -1), envelope.sums)
             # Unclipped over a density near 0 weights overflow: capped, as one, they keep their ratios.
@@ -291,12 +211,12 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
         if config.bandwidth is None:
 
             def renewed() -> tuple[Array, Array, Array]:
-                h, log_v = bandwidth(
+                h, log_v = new_bandwidth(
+                    config,
                     words[: config.batch],
                     state.params,
                     state.ahead,
-                    state.h,
-                    state.log_v,
+                    Bandwidth(state.h, state.log_v),
                     state.reward_scale,
                     state.row_means,
                     problem,
@@ -312,7 +232,7 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
                 h = jnp.clip(h, *state.envelope.interval)
         drawn = draws(words[config.batch :], h, state, problem)
         rows, filled = drawn.rows, drawn.filled.astype(jnp.float32)
-        x = inputs(problem, problem.states[rows], problem.actions[rows])
+        x = inputs(config, problem, problem.states[rows], problem.actions[rows])
         rewards = in_unit(problem.rewards[rows], state.reward_scale)
         next_values = state.ahead.next_value[rows]
         if config.bias in ("subtracted", "held"):
@@ -350,7 +270,7 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
         return jnp.where(distance <= (NEIGHBOUR * h) ** 2, bend[rows], 0.0)
 
     def value(state: KMIFQEState, problem: Problem) -> Float[Array, ""]:
-        x = inputs(problem, problem.first_states, problem.first_actions)
+        x = inputs(config, problem, problem.first_states, problem.first_actions)
         told = jax.vmap(mlp.q_value, in_axes=(None, 0))(state.params, x)
         return mean_over_rows(told, problem.episode_weights) * state.reward_scale
 

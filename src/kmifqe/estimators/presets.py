@@ -59,7 +59,13 @@ def make_estimator(
         owner, field, value = parse_setting(setting)
         if owner in (None, name) and field in known:
             changes[field] = _converted(value, getattr(config, field), setting)
-    estimator = make(replace(config, **changes))
+    chosen = replace(config, **changes)
+    in_all = steps or _default_steps(preset)
+    if getattr(chosen, "bias_step", 0) >= in_all:
+        raise InputError(
+            f"bias_step is {chosen.bias_step}; expected less than the {in_all:,} steps of the fit"
+        )
+    estimator = make(chosen)
     return estimator if "stages" in known else estimator._replace(default_steps=_default_steps(preset))
 
 

@@ -151,7 +151,7 @@ PRESETS: dict[str, Preset] = {
             sr_dice_stages=(1_500, 4_500, 9_000),
             settings=(
                 *("hidden=64", "features=64", "kmifqe.batch=256", "kmifqe-identity.batch=256"),
-                *("ratio_batch=512", "target_period=15", "metric_period=10", "tau=0.02"),
+                *("ratio_batch=512", "target_period=15", "metric_period=40", "tau=0.02"),
                 *("kmifqe.learning_rate=0.003", "kmifqe-identity.learning_rate=0.003"),
             ),
             fit_settings={"components": (5, 10), "hidden": (64, 64), "steps": 1_500},
