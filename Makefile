@@ -28,7 +28,7 @@ check: test-setup
 	$(BIN)/mypy
 
 test: check
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 demo: install
 	$(BIN)/kmifqe demo --out demo
