@@ -20,7 +20,6 @@ from estimators.small import (
     quick,
     run,
 )
-from kmifqe.errors import InputError
 from kmifqe.estimators import Estimate, Estimator, KMIFQEConfig, kmifqe
 from kmifqe.estimators.fit import _init
 from kmifqe.estimators.kmifqe import KMIFQEState
@@ -336,55 +335,6 @@ def test_what_is_due_when() -> None:
 
 
 # --- Settings
-
-
-@pytest.mark.parametrize(
-    "settings, message",
-    [
-        ({"metric": "euclidean"}, "metric is 'euclidean'; expected 'learned' or 'identity'"),
-        ({"bias": "gone"}, "bias is 'gone'; expected one of ignored, reported, subtracted, held"),
-        ({"bias": "held"}, "bias is 'held' and bias_step 0; expected 'held' with a step, or neither"),
-        ({"bias_step": 9}, "bias is 'ignored' and bias_step 9; expected 'held' with a step, or neither"),
-        ({"bandwidth": 0.0}, r"bandwidth is 0\.0; expected a positive number"),
-        ({"bandwidth": -1.0}, r"bandwidth is -1\.0; expected a positive number"),
-        ({"bandwidth": float("nan")}, "bandwidth is nan; expected a positive number"),
-        ({"clip": (2.0, 1.0)}, r"clip is \[2\.0, 1\.0\]; expected 0 <= low < high"),
-        ({"clip": (-1.0, 1.0)}, r"clip is \[-1\.0, 1\.0\]; expected 0 <= low < high"),
-        ({"clip": (0.0, float("nan"))}, r"clip is \[0\.0, nan\]; expected 0 <= low < high"),
-        (
-            {"bandwidth_bounds": (0.0, 1.0)},
-            r"bandwidth_bounds is \[0\.0, 1\.0\]; expected 0 < low < high, finite",
-        ),
-        ({"bandwidth_period": 0}, "bandwidth_period is 0; expected a whole number of at least 1"),
-        ({"metric_period": 0}, "metric_period is 0; expected a whole number of at least 1"),
-        ({"envelope_period": -1}, "envelope_period is -1; expected 0 or more"),
-        ({"precision": "float64"}, "precision is 'float64'; expected 'mixed' or 'float32'"),
-    ],
-)
-def test_a_wrong_setting_is_named(settings: dict, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        KMIFQEConfig(**settings)
-
-
-def trace_one_step(estimator: Estimator, problem: Problem) -> None:
-    """Go through init and step as `jit` would, without compiling them."""
-    key = jax.random.key(0)
-    jax.eval_shape(lambda p: estimator.step(key, jnp.int32(0), estimator.init(key, p), p), problem)
-
-
-def test_no_density_is_refused() -> None:
-    problem = replace(chain_problem(terminated=True), log_mu=None, log_mu_target=None)
-    with pytest.raises(InputError, match="needs a behaviour density"):
-        trace_one_step(quick("kmifqe"), problem)
-
-
-def test_a_clip_per_dimension_needs_a_density_that_factorises() -> None:
-    problem, _, _ = lqr_problem(dummies=1)
-    assert problem.log_mu is not None
-    total = replace(problem, log_mu=problem.log_mu.sum(axis=1, keepdims=True))
-    estimator = quick("kmifqe", clip_per_dimension=True)
-    with pytest.raises(InputError, match="clip_per_dimension needs a behaviour density that factorises"):
-        trace_one_step(estimator, total)
 
 
 def test_a_clip_per_dimension_clips_each_ratio_before_the_product() -> None:

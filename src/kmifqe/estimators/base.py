@@ -200,8 +200,8 @@ def standardized(problem: Problem, states: Float[Array, "... q"]) -> Float[Array
 def scaled(problem: Problem, actions: Float[Array, "... d"], *, cut: bool = False) -> Float[Array, "... d"]:
     """Return actions with the action box as [−1, 1], cut to it where asked."""
     middle, half = action_scale(problem)
-    inside_is_one = (actions - middle) / half
-    return jnp.clip(inside_is_one, -1.0, 1.0) if cut else inside_is_one
+    in_half_ranges = (actions - middle) / half
+    return jnp.clip(in_half_ranges, -1.0, 1.0) if cut else in_half_ranges
 
 
 def action_scale(problem: Problem) -> tuple[Float[Array, " d"], Float[Array, " d"]]:

@@ -60,13 +60,13 @@ def make_estimator(
         if owner in (None, name) and field in known:
             changes[field] = _converted(value, getattr(config, field), setting)
     chosen = replace(config, **changes)
-    in_all = steps or _default_steps(preset)
+    in_all = steps or default_steps(preset)
     if getattr(chosen, "bias_step", 0) >= in_all:
         raise InputError(
             f"bias_step is {chosen.bias_step}; expected less than the {in_all:,} steps of the fit"
         )
     estimator = make(chosen)
-    return estimator if "stages" in known else estimator._replace(default_steps=_default_steps(preset))
+    return estimator if "stages" in known else estimator._replace(default_steps=default_steps(preset))
 
 
 def _preset_changes(name: str, preset: str, steps: int | None, known: set[str]) -> dict[str, Any]:
@@ -80,7 +80,8 @@ def _preset_changes(name: str, preset: str, steps: int | None, known: set[str]) 
     return {field: value for field, value in changes.items() if field in known}
 
 
-def _default_steps(preset: str) -> int:
+def default_steps(preset: str) -> int:
+    """Return how many steps FQE and KMIFQE take with a preset unless told otherwise."""
     return FAST_STEPS[preset] if preset in FAST_STEPS else PAPER_STEPS[preset]
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kmifqe.estimators import Progress
 from kmifqe.experiments.presets import Preset
-from kmifqe.experiments.records import Record, is_done, write_record
+from kmifqe.experiments.records import experiment_record, is_done, write_record
 
 
 def silent(words: str) -> None:
@@ -44,13 +44,32 @@ class Context:
             self.say(f"{experiment} {row} {method}: there already")
         return not done
 
-    def keep(self, record: Record) -> None:
-        """Write the record, and say where and, if it has one, its error."""
+    def keep(
+        self,
+        experiment: str,
+        row: str,
+        method: str,
+        *,
+        settings: Mapping[str, Any],
+        wall_seconds: float,
+        packages: Sequence[str] = (),
+        **measured: Any,
+    ) -> None:
+        """Write the record (`experiment_record` says what is in it), and say where and, if it has one, its error."""
+        record = experiment_record(
+            experiment,
+            row,
+            method,
+            self.preset.name,
+            settings=settings,
+            wall_seconds=wall_seconds,
+            packages=packages,
+            **measured,
+        )
         path = write_record(record, self.results)
         errors = record.get("errors", {})
         said = "".join(_error_words(name, error) for name, error in errors.items())
-        names = " ".join(record[name] for name in ("experiment", "row", "method"))
-        self.say(f"{names}: {record['wall_seconds']:.1f} s{said} -> {path}")
+        self.say(f"{experiment} {row} {method}: {wall_seconds:.1f} s{said} -> {path}")
 
 
 def _error_words(name: str, error: Mapping[str, Any]) -> str:

@@ -19,7 +19,6 @@ from kmifqe.experiments import rows as table
 from kmifqe.experiments.context import Context
 from kmifqe.experiments.policies import Actors, digest, load_actors
 from kmifqe.experiments.presets import Preset
-from kmifqe.experiments.records import experiment_record
 from kmifqe.experiments.regenerate import (
     EXPLORATION,
     PRE_TANH_LIMIT,
@@ -78,24 +77,21 @@ def run(row: str, context: Context) -> None:
     t = log.transitions
     returns = np.bincount(t.episode, t.rewards)
     context.keep(
-        experiment_record(
-            EXPERIMENT,
-            row,
-            METHOD,
-            context.preset.name,
-            settings=settings,
-            wall_seconds=time.perf_counter() - started,
-            packages=("gymnasium", "mujoco"),
-            log={
-                "rows": len(t),
-                "episodes": t.n_episodes,
-                "terminated": int(t.terminated.sum()),
-                "mean_reward": float(t.rewards.mean(dtype=np.float64)),
-                "mean_episode_return": float(returns.mean()),
-            },
-            policies=log.policies,
-            truth=log.truths,
-        )
+        EXPERIMENT,
+        row,
+        METHOD,
+        settings=settings,
+        wall_seconds=time.perf_counter() - started,
+        packages=("gymnasium", "mujoco"),
+        log={
+            "rows": len(t),
+            "episodes": t.n_episodes,
+            "terminated": int(t.terminated.sum()),
+            "mean_reward": float(t.rewards.mean(dtype=np.float64)),
+            "mean_episode_return": float(returns.mean()),
+        },
+        policies=log.policies,
+        truth=log.truths,
     )
 
 

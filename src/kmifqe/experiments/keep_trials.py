@@ -18,7 +18,6 @@ from kmifqe.experiments.pendulum_trials import (
     trial_fields,
 )
 from kmifqe.experiments.presets import Run
-from kmifqe.experiments.records import experiment_record
 from kmifqe.experiments.trial_errors import trial_errors
 
 Trials = Sequence[Trial]
@@ -50,14 +49,11 @@ def keep_trials(
     started = time.perf_counter()
     trials, estimates = fit_trials(chosen, log, *counts, context.on_progress)
     context.keep(
-        experiment_record(
-            experiment,
-            row,
-            method,
-            context.preset.name,
-            settings=settings,
-            wall_seconds=time.perf_counter() - started,
-            **trial_fields(trials, estimates),
-            **describe(trials, estimates),
-        )
+        experiment,
+        row,
+        method,
+        settings=settings,
+        wall_seconds=time.perf_counter() - started,
+        **trial_fields(trials, estimates),
+        **describe(trials, estimates),
     )

@@ -7,7 +7,6 @@ from kmifqe.experiments import rows as table
 from kmifqe.experiments.context import Context
 from kmifqe.experiments.density import fit_settings, fitted_density
 from kmifqe.experiments.presets import Preset
-from kmifqe.experiments.records import experiment_record
 from kmifqe.experiments.rows import row_named
 
 EXPERIMENT = "loglik"
@@ -36,14 +35,11 @@ def run(row: str, context: Context) -> None:
     _, report = fitted_density(row, data.read_log(row, context), context, of_data)
     seconds = report.pop("seconds")
     context.keep(
-        experiment_record(
-            EXPERIMENT,
-            row,
-            METHOD,
-            context.preset.name,
-            settings=settings,
-            wall_seconds=seconds,
-            packages=("gymnasium", "mujoco"),
-            **report,
-        )
+        EXPERIMENT,
+        row,
+        METHOD,
+        settings=settings,
+        wall_seconds=seconds,
+        packages=("gymnasium", "mujoco"),
+        **report,
     )

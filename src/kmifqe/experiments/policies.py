@@ -17,7 +17,6 @@ from kmifqe.data.atomic import whole_folder
 from kmifqe.errors import InputError
 from kmifqe.experiments.context import Context
 from kmifqe.experiments.presets import Preset
-from kmifqe.experiments.records import experiment_record
 from kmifqe.policies.actor import Actor, load_safetensors_actor
 
 EXPERIMENT = "policies"
@@ -75,16 +74,13 @@ def run(row: str, context: Context) -> None:
     train(config, folder, resume=True)
     packed = pack_policies(folder, packed_folder(context.work, row))
     context.keep(
-        experiment_record(
-            EXPERIMENT,
-            row,
-            METHOD,
-            context.preset.name,
-            settings=settings,
-            wall_seconds=time.perf_counter() - started,
-            packages=("gymnasium", "mujoco"),
-            **{name: packed[name] for name in ("curve", "choice", "replay_steps")},
-        )
+        EXPERIMENT,
+        row,
+        METHOD,
+        settings=settings,
+        wall_seconds=time.perf_counter() - started,
+        packages=("gymnasium", "mujoco"),
+        **{name: packed[name] for name in ("curve", "choice", "replay_steps")},
     )
 
 

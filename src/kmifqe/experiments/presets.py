@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from kmifqe.errors import InputError
 from kmifqe.estimators import Estimator, make_estimator
+from kmifqe.estimators.presets import default_steps
 
 METHODS = ("kmifqe", "kmifqe-best", "kmifqe-identity", "sr-dice", "fqe", "fqe-standardized")
 
@@ -83,7 +84,7 @@ class Preset:
         if name == "fqe":
             return Run(make_estimator(name, kind, texts), self.fqe_steps[kind])
         steps = self.kernel_steps[kind]
-        in_all = steps or make_estimator(name, self.kernel[kind]).default_steps
+        in_all = steps or default_steps(self.kernel[kind])
         if method == "kmifqe-best":
             texts = (f"bias_step={in_all // 2}", *texts)
         return Run(make_estimator(name, self.kernel[kind], texts, steps), in_all)

@@ -13,7 +13,7 @@ from kmifqe.experiments import rows as table
 from kmifqe.experiments.context import Context
 from kmifqe.experiments.density import fit_settings, fitted_density
 from kmifqe.experiments.presets import Preset, Run
-from kmifqe.experiments.records import estimate_fields, experiment_record
+from kmifqe.experiments.records import estimate_fields
 from kmifqe.experiments.rows import Row, row_named
 from kmifqe.problem import Problem
 
@@ -54,21 +54,18 @@ def run(row: str, context: Context) -> None:
         )
         estimate, problem = with_fallback(fit_it, problem, context.say)
         context.keep(
-            experiment_record(
-                EXPERIMENT,
-                row,
-                method,
-                context.preset.name,
-                settings=settings,
-                wall_seconds=estimate.seconds,
-                packages=("gymnasium", "mujoco"),
-                truth=log.truths,
-                policies=log.policies,
-                counts={"rows": len(log.transitions), "episodes": log.transitions.n_episodes}
-                | {"in_sample": problem.counts.in_sample, "terminated": problem.counts.terminated},
-                **({} if report is None else {"density": _density_words(report)}),
-                **estimate_fields(estimate, log.truths),
-            )
+            EXPERIMENT,
+            row,
+            method,
+            settings=settings,
+            wall_seconds=estimate.seconds,
+            packages=("gymnasium", "mujoco"),
+            truth=log.truths,
+            policies=log.policies,
+            counts={"rows": len(log.transitions), "episodes": log.transitions.n_episodes}
+            | {"in_sample": problem.counts.in_sample, "terminated": problem.counts.terminated},
+            **({} if report is None else {"density": _density_words(report)}),
+            **estimate_fields(estimate, log.truths),
         )
 
 

@@ -1,0 +1,36 @@
+"""What KMIFQE's settings refuse."""
+
+from __future__ import annotations
+
+import pytest
+
+from kmifqe.errors import InputError
+from kmifqe.estimators import KMIFQEConfig
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"metric": "euclidean"}, "metric is 'euclidean'; expected 'learned' or 'identity'"),
+        ({"bias": "gone"}, "bias is 'gone'; expected one of ignored, reported, subtracted, held"),
+        ({"bias": "held"}, "bias is 'held' and bias_step 0; expected 'held' with a step, or neither"),
+        ({"bias_step": 9}, "bias is 'ignored' and bias_step 9; expected 'held' with a step, or neither"),
+        ({"bandwidth": 0.0}, r"bandwidth is 0\.0; expected a positive number"),
+        ({"bandwidth": -1.0}, r"bandwidth is -1\.0; expected a positive number"),
+        ({"bandwidth": float("nan")}, "bandwidth is nan; expected a positive number"),
+        ({"clip": (2.0, 1.0)}, r"clip is \[2\.0, 1\.0\]; expected 0 <= low < high"),
+        ({"clip": (-1.0, 1.0)}, r"clip is \[-1\.0, 1\.0\]; expected 0 <= low < high"),
+        ({"clip": (0.0, float("nan"))}, r"clip is \[0\.0, nan\]; expected 0 <= low < high"),
+        (
+            {"bandwidth_bounds": (0.0, 1.0)},
+            r"bandwidth_bounds is \[0\.0, 1\.0\]; expected 0 < low < high, finite",
+        ),
+        ({"bandwidth_period": 0}, "bandwidth_period is 0; expected a whole number of at least 1"),
+        ({"metric_period": 0}, "metric_period is 0; expected a whole number of at least 1"),
+        ({"envelope_period": -1}, "envelope_period is -1; expected 0 or more"),
+        ({"precision": "float64"}, "precision is 'float64'; expected 'mixed' or 'float32'"),
+    ],
+)
+def test_a_wrong_setting_is_named(settings: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        KMIFQEConfig(**settings)
