@@ -90,6 +90,8 @@ def shift_figure(records: Sequence[Record]) -> Figure | None:
     """Return RMSE against the behaviour's width and against the rows of the log, or None without records."""
     if not records:
         return None
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     figure, panels = _panels(2, records, "Pendulum, one dummy: distribution shift and log length", rows=False)
     for axes, panel, label in zip(
         panels,
@@ -105,7 +107,14 @@ def shift_figure(records: Sequence[Record]) -> Figure | None:
         axes.set_title(f"at {words}" if held else "", fontsize=10)
         axes.set_xlabel(label)
         axes.set_yscale("log")
-    panels[1].set_xscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_major_formatter("{x:g}")  # a label such as 6 × 10⁻¹ takes the width of a panel
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        grid = sorted({record[panel] for record in shown})
+        if panel == "rows":
+            axes.set_xscale("log")
+        axes.set_xticks(grid, [f"{x:,}" if panel == "rows" else f"{x:g}" for x in grid])
+        axes.xaxis.set_minor_formatter(NullFormatter())
     panels[0].set_ylabel("RMSE, normalised value per step")
     panels[1].sharey(panels[0])
     _legend(panels[0])
