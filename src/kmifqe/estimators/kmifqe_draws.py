@@ -1,0 +1,140 @@
+"""Which rows KMIFQE's step learns from: drawn by their weights at the step's bandwidth."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from kmifqe.estimators.episode_weights import RowMeans, row_weights
+from kmifqe.estimators.kmifqe_config import KMIFQEConfig
+from kmifqe.estimators.kmifqe_rows import factors, going_on_multiples, log_mu
+from kmifqe.estimators.look_ahead import Ahead
+from kmifqe.maths.envelope import LARGEST_LOG, Accepted, Envelope, Interval, build_envelope, draw_accepted
+from kmifqe.maths.kernel import log_clipped_weight
+from kmifqe.maths.random_words import row_numbers, uniforms
+from kmifqe.maths.resample import draw
+from kmifqe.problem import Problem
+
+# A minibatch's log h scatters by 0.6/(d + 4) and now and then jumps up by five times that (docs/speed.md); the
+# envelope covers both, and is rebuilt when the running mean of log h has moved by DRIFT.
+BELOW, ABOVE, DRIFT = 1.5, 4.0, 0.5  # in 1/(d + 4)
+PROPOSALS = 2  # a row: over about that interval 0.6 or more of the proposals were accepted
+
+
+def follows(config: KMIFQEConfig) -> bool:
+    """Return whether an envelope that follows h proposes the rows; else h is fixed, or weights are new every step."""
+    return config.bandwidth is None and config.envelope_period > 0
+
+
+def followed(
+    config: KMIFQEConfig, log_h: Array, envelope: Envelope, ahead: Ahead, problem: Problem
+) -> Envelope:
+    """Return an envelope around the running mean of h: the one there is, unless h has drifted."""
+    margin = 1.0 / (problem.action_dim + 4)
+    centre = jnp.log(envelope.interval.low) + BELOW * margin
+    drifted = jnp.abs(log_h - centre) > DRIFT * margin
+
+    def rebuilt() -> Envelope:
+        new = envelope_around(config, log_h, ahead, problem)
+        return jax.tree.map(lambda new, old: jnp.where(drifted, new, old), new, envelope)
+
+    return jax.lax.cond(_in_any_seed(drifted), rebuilt, lambda: envelope)
+
+
+def envelope_around(config: KMIFQEConfig, log_h: Array, ahead: Ahead, problem: Problem) -> Envelope:
+    """Return the envelope for the bandwidths that may come: around h, or h alone where it is fixed."""
+    below, above = (BELOW, ABOVE) if follows(config) else (0.0, 0.0)
+    margin = 1.0 / (problem.action_dim + 4)
+    interval = Interval(jnp.exp(log_h - below * margin), jnp.exp(log_h + above * margin))
+    squared, density = ahead.squared, log_mu(config, problem, slice(problem.counts.going_on))
+    if problem.counts.going_on == 0:  # never drawn from, but a maximum needs a row
+        squared = density = jnp.zeros((1, factors(config, problem)))
+        return build_envelope(squared, interval, density, problem.action_dim, config.clip)
+    return build_envelope(
+        squared, interval, density, problem.action_dim, config.clip, going_on_multiples(problem)
+    )
+
+
+def words_of_draws(config: KMIFQEConfig, envelope: Envelope) -> int:
+    """Return how many random words `draws` takes: for the terminal rows, and every level of every proposal."""
+    levels = len(envelope.sums)
+    if follows(config):
+        return 2 * config.batch + (levels + 1) * PROPOSALS * config.batch
+    return (2 + levels) * config.batch
+
+
+def draws(
+    config: KMIFQEConfig,
+    words: Array,
+    h: Array,
+    ahead: Ahead,
+    envelope: Envelope,
+    means: RowMeans | None,
+    problem: Problem,
+) -> Accepted:
+    """Return a minibatch of ρᴷ at bandwidth h.
+
+    A terminal row, whose update ignores a', has the others' mean weight (spec: their expected one), so the
+    terminal rows as a whole are drawn as often as they were logged, whatever h.
+    """
+    n, going_on = problem.counts.in_sample, problem.counts.going_on
+    for_terminal, words = words[: 2 * config.batch].reshape(2, -1), words[2 * config.batch :]
+    terminal = going_on + row_numbers(for_terminal[0], max(n - going_on, 1))
+    all_places = jnp.ones(config.batch, bool)
+    if going_on == 0:
+        return Accepted(terminal, all_places, jnp.float32(1.0), jnp.float32(1.0))
+
+    def of_rows(rows: Array) -> tuple[Array, Array]:
+        return ahead.squared[rows], log_mu(config, problem, rows)
+
+    kernel = (problem.action_dim, config.clip)
+    levels = len(envelope.sums)
+    if follows(config):
+        numbers = uniforms(words).reshape(levels + 1, -1)
+        accepted = draw_accepted(numbers, envelope, h, of_rows, *kernel, config.batch)
+    else:
+        if config.bandwidth is None:
+            everything = ahead.squared, Interval(h, h), log_mu(config, problem, slice(going_on))
+            envelope = build_envelope(*everything, *kernel, going_on_multiples(problem))
+        rows = draw(uniforms(words).reshape(levels, -1), envelope.sums)
+        # Unclipped over a density near 0 weights overflow: capped, as one, they keep their ratios.
+        excess = jnp.maximum(envelope.log_scale - LARGEST_LOG, 0.0)
+        weigh = lambda s, m: jnp.exp(log_clipped_weight(s, h, m, *kernel) - excess)  # noqa: E731
+        w = jax.vmap(weigh)(*of_rows(rows))
+        mean = jnp.exp(envelope.log_scale - excess) * envelope.mean
+        accepted = Accepted(rows, all_places, mean, mean * jnp.mean(w))
+    if going_on == n:
+        return accepted
+    ending = (n - going_on) / n if means is None else means.ending
+    ends = uniforms(for_terminal[1]) < ending
+    rows = jnp.where(ends, terminal, accepted.rows)
+    # A place left empty stays so: given to terminal rows only, these would be drawn too often.
+    if means is None:
+        mean_square = (going_on * accepted.mean_square + (n - going_on) * accepted.mean_weight**2) / n
+    else:
+        mean_square = (1.0 - ending) * accepted.mean_square + ending * accepted.mean_weight**2
+    return accepted._replace(rows=rows, mean_square=mean_square)
+
+
+def counted(rows: Array, filled: Array, means: RowMeans | None, problem: Problem) -> Float[Array, " batch"]:
+    """Return how much each place of a minibatch counts in the loss: 0 or 1; terminal rows by their weights.
+
+    The rows that go on were drawn by their episode weights, the terminal ones uniformly: these are few, and
+    need no table to draw from.
+    """
+    weights = row_weights(problem, rows, means and means.terminal)
+    if weights is None or problem.counts.terminated == 0:
+        return filled
+    return filled * jnp.where(rows < problem.counts.going_on, 1.0, weights)
+
+
+@jax.custom_batching.custom_vmap
+def _in_any_seed(flag: Array) -> Array:
+    """Return whether any of the seeds under a vmap raises the flag: one answer, so that a branch stays one."""
+    return flag
+
+
+@_in_any_seed.def_vmap
+def _(size: int, batched: list[bool], flag: Array) -> tuple[Array, bool]:
+    return jnp.any(flag), False
