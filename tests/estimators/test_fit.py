@@ -127,8 +127,8 @@ class Memory:
         self.snapshots.append(snapshot)
 
 
-# A bias that was taken from a network of before, and is still taken off after the restart.
-KEEPS_ITS_BIAS = {"bias": "held", "bias_step": 50}
+# A bias that was taken from a network of before, and is still taken off after the restart; and the target network.
+KEEPS_ITS_BIAS = {"bias": "held", "bias_step": 50, "fqe_share": 0.5}
 
 
 @pytest.mark.parametrize(("name", "settings"), [("kmifqe", {}), ("kmifqe", KEEPS_ITS_BIAS), ("fqe", {})])

@@ -75,6 +75,16 @@ def test_a_fixed_bandwidth_lands_on_the_relaxed_fixed_point_not_on_the_value(nam
     assert abs(error - shift[name]) < 0.2 * abs(shift[name] - shift[other])
 
 
+def test_rows_of_fqe_take_off_their_share_of_the_kernels_bias() -> None:
+    # Unclipped weights have mean 1 at every state, so a share of the rows is the same share of every bootstrap.
+    h, share = 0.6, 0.5
+    problem, world, truth = lqr_problem(dummies=1)
+    shift = world.relaxation_shift(h, np.eye(2))
+    error = run(quick("kmifqe-identity", bandwidth=h, fqe_share=share), problem).value - truth
+    assert shift < -0.2
+    assert error == pytest.approx((1 - share) * shift, abs=0.05)
+
+
 @pytest.mark.parametrize("terminated", [True, False])
 def test_only_the_flag_of_the_last_row_tells_an_end_from_a_cut(terminated: bool) -> None:
     # At the paper's clip the mean weight is far from 1: terminal rows of weight 1 would be drawn too often.

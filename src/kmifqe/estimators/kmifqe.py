@@ -14,13 +14,22 @@ from kmifqe.estimators.base import Estimator, Info
 from kmifqe.estimators.episode_weights import RowMeans, mean_over_rows, row_means
 from kmifqe.estimators.kmifqe_bandwidth import Bandwidth, new_bandwidth
 from kmifqe.estimators.kmifqe_config import KMIFQEConfig
-from kmifqe.estimators.kmifqe_draws import counted, draws, envelope_around, followed, follows, words_of_draws
-from kmifqe.estimators.kmifqe_rows import check_problem, factors, inputs
+from kmifqe.estimators.kmifqe_draws import (
+    counted,
+    draws,
+    envelope_around,
+    followed,
+    follows,
+    places_of_fqe,
+    words_of_draws,
+)
+from kmifqe.estimators.kmifqe_rows import check_problem, factors, fqe_values, inputs
 from kmifqe.estimators.look_ahead import Ahead, Reading, bends, changes, look_ahead, new_values
 from kmifqe.estimators.scales import in_unit, reward_scale
 from kmifqe.maths import mlp
 from kmifqe.maths.envelope import Envelope
 from kmifqe.maths.minibatch import minibatch_pass
+from kmifqe.maths.random_words import row_numbers
 from kmifqe.problem import Problem
 
 NEIGHBOUR = 4.0  # bandwidths: only the clip from below draws rows beyond, and an expansion says nothing there
@@ -31,7 +40,7 @@ class KMIFQEState(NamedTuple):
     """Network and optimiser, and what the frozen target network says about every row.
 
     Between two copies the target network does not change, so its values and Hessians are computed once per copy
-    and a step touches only h. The target network itself need not be kept.
+    and a step touches only h. The target network itself need not be kept, unless FQE's rows ask it.
     """
 
     params: mlp.QParams
@@ -44,6 +53,7 @@ class KMIFQEState(NamedTuple):
     reward_scale: Float[Array, ""]  # the unit Q is learned in
     row_means: RowMeans | None  # of the rows' episode weights; None without a bootstrap
     bent: mlp.QParams | None  # the network whose bias is taken off, where one is kept for it
+    copied: mlp.QParams | None  # the target network, where FQE's rows ask it
 
 
 PAPER = KMIFQEConfig()
@@ -61,6 +71,7 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
     )
     metric_floor = config.metric_floor if config.metric == "learned" else None
     reading = Reading(config.precision, config.cut_actions)
+    fqe_places = places_of_fqe(config)
     looks_at_bias, holds_bias = config.bias != "ignored", config.bias == "held"
 
     def init(key: Array, problem: Problem) -> KMIFQEState:
@@ -79,9 +90,9 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
             words = jax.random.bits(bandwidth_key, (config.batch,))
             h, log_v = new_bandwidth(config, words, params, ahead, Bandwidth(h, log_v), unit, means, problem)
         envelope = envelope_around(config, jnp.log(h), ahead, problem)
-        bent = params if holds_bias else None
+        bent, copied = params if holds_bias else None, params if fqe_places else None
         return KMIFQEState(
-            params, optimizer.init(params), ahead, envelope, h, jnp.log(h), log_v, unit, means, bent
+            params, optimizer.init(params), ahead, envelope, h, jnp.log(h), log_v, unit, means, bent, copied
         )
 
     def refresh_kind(step: int) -> str:
@@ -113,12 +124,13 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
             assert bent is not None  # holds_bias
             bend = changes(bent, problem, reading)
         ahead = ahead._replace(bend=bend)
-        return state._replace(
-            ahead=ahead, envelope=envelope_around(config, state.log_h, ahead, problem), bent=bent
-        )
+        envelope = envelope_around(config, state.log_h, ahead, problem)
+        copied = state.params if fqe_places else None
+        return state._replace(ahead=ahead, envelope=envelope, bent=bent, copied=copied)
 
     def step(key: Array, t: Array, state: KMIFQEState, problem: Problem) -> tuple[KMIFQEState, Info]:
-        words = jax.random.bits(key, (config.batch + words_of_draws(config, state.envelope),))
+        drawn_by = config.batch + words_of_draws(config, state.envelope)
+        words = jax.random.bits(key, (drawn_by + fqe_places,))
         h, log_h, log_v = state.h, state.log_h, state.log_v
         if config.bandwidth is None:
 
@@ -142,16 +154,25 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
                 h, log_h, log_v = jax.lax.cond(t % config.bandwidth_period == 0, renewed, lambda: old)
             if follows(config):
                 h = jnp.clip(h, *state.envelope.interval)
-        drawn = draws(config, words[config.batch :], h, state.ahead, state.envelope, state.row_means, problem)
+        drawn = draws(
+            config, words[config.batch : drawn_by], h, state.ahead, state.envelope, state.row_means, problem
+        )
         rows, filled = drawn.rows, drawn.filled.astype(jnp.float32)
+        if fqe_places:  # the last ones, where the empty places are
+            rows = rows.at[-fqe_places:].set(row_numbers(words[drawn_by:], problem.counts.in_sample))
+            filled = filled.at[-fqe_places:].set(1.0)
         x = inputs(config, problem, problem.states[rows], problem.actions[rows])
         rewards = in_unit(problem.rewards[rows], state.reward_scale)
         next_values = state.ahead.next_value[rows]
         if config.bias in ("subtracted", "held"):
             next_values = next_values - bend_of(rows, h, state)
+        if fqe_places:
+            assert state.copied is not None  # kept for this
+            told = fqe_values(config, state.copied, problem, rows[-fqe_places:])
+            next_values = next_values.at[-fqe_places:].set(told)
         goal = (1.0 - problem.gamma) * rewards + problem.gamma * next_values
         # The gradient of the mean squared TD error: coefficients q − goal, and the constants outside.
-        counts = counted(rows, filled, state.row_means, problem)
+        counts = counted(config, rows, filled, state.row_means, problem)
         p = minibatch_pass(state.params, x, -counts * goal, counts, config.precision)
         scale = 2.0 * drawn.mean_weight / jnp.maximum(jnp.sum(filled), 1.0)
         updates, opt_state = optimizer.update(
@@ -167,7 +188,9 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
         }
         if looks_at_bias:
             gain = problem.gamma / (1.0 - problem.gamma)
-            mean = jnp.sum(counts * bend_of(rows, h, state)) / jnp.maximum(jnp.sum(counts), 1.0)
+            kernel = slice(config.batch - fqe_places)
+            mean = jnp.sum(counts[kernel] * bend_of(rows[kernel], h, state))
+            mean /= jnp.maximum(jnp.sum(counts[kernel]), 1.0)
             info["bias"] = gain * mean * state.reward_scale
         state = state._replace(params=params, opt_state=opt_state, h=h, log_h=log_h, log_v=log_v)
         return state, info
@@ -198,7 +221,7 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
         refresh=refresh,
         refresh_every=check_every or config.target_period,
         refresh_kind=refresh_kind,
-        refreshed=("ahead", "envelope"),
+        refreshed=("ahead", "envelope", "copied"),
         restart_every=config.target_period * config.metric_period,
     )
 

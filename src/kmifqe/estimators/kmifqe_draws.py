@@ -117,16 +117,28 @@ def draws(
     return accepted._replace(rows=rows, mean_square=mean_square)
 
 
-def counted(rows: Array, filled: Array, means: RowMeans | None, problem: Problem) -> Float[Array, " batch"]:
-    """Return how much each place of a minibatch counts in the loss: 0 or 1; terminal rows by their weights.
+def places_of_fqe(config: KMIFQEConfig) -> int:
+    """Return how many places at the end of a minibatch are given to rows drawn alike, with FQE's bootstrap."""
+    return round(config.fqe_share * config.batch)
 
-    The rows that go on were drawn by their episode weights, the terminal ones uniformly: these are few, and
-    need no table to draw from.
+
+def counted(
+    config: KMIFQEConfig, rows: Array, filled: Array, means: RowMeans | None, problem: Problem
+) -> Float[Array, " batch"]:
+    """Return how much each place of a minibatch counts in the loss: 0 or 1, or an episode weight.
+
+    The rows that go on were drawn by their episode weights. The terminal ones, which are few and need no table
+    to draw from, and FQE's rows were drawn alike: they count by their weights.
     """
     weights = row_weights(problem, rows, means and means.terminal)
-    if weights is None or problem.counts.terminated == 0:
+    if weights is None:
         return filled
-    return filled * jnp.where(rows < problem.counts.going_on, 1.0, weights)
+    counts = filled * jnp.where(rows < problem.counts.going_on, 1.0, weights)
+    places = places_of_fqe(config)
+    if places:
+        assert means is not None  # there are weights
+        counts = counts.at[-places:].set(row_weights(problem, rows[-places:], means.in_sample))
+    return counts
 
 
 @jax.custom_batching.custom_vmap

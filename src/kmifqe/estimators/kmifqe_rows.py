@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -9,6 +10,7 @@ from kmifqe.errors import InputError
 from kmifqe.estimators.base import action_scale, network_input
 from kmifqe.estimators.episode_weights import row_weights
 from kmifqe.estimators.kmifqe_config import KMIFQEConfig
+from kmifqe.maths import mlp
 from kmifqe.problem import Problem
 
 
@@ -45,6 +47,15 @@ def log_mu(config: KMIFQEConfig, problem: Problem, rows: Array | slice) -> Float
     if config.clip_per_dimension:
         return columns + jnp.log(half)
     return columns.sum(axis=1, keepdims=True) + jnp.sum(jnp.log(half))
+
+
+def fqe_values(
+    config: KMIFQEConfig, params: mlp.QParams, problem: Problem, rows: Array
+) -> Float[Array, " rows"]:
+    """Return what FQE bootstraps on, Q(s', π̃(s')), of rows; 0 for those that terminated."""
+    x = inputs(config, problem, problem.next_states[rows], problem.target_actions[rows])
+    told = jax.vmap(mlp.q_value, in_axes=(None, 0))(params, x)
+    return jnp.where(rows < problem.counts.going_on, told, 0.0)
 
 
 def going_on_multiples(problem: Problem) -> Float[Array, " going_on"] | None:

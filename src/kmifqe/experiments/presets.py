@@ -14,8 +14,9 @@ METHODS = ("kmifqe", "kmifqe-best", "kmifqe-identity", "sr-dice", "fqe", "fqe-st
 
 # Our best documented settings: the same for every row, on top of the size's own settings for KMIFQE. The systems of
 # all rows cut actions to the box, and most targets act at its edge, where a smooth Q of uncut actions rounds a corner
-# off (docs/estimators/kmifqe.md). From half of the steps on the kernel's bias is taken off (docs/intervals.md).
-BEST = ("cut_actions=true", "bias=held")
+# off. Half of a minibatch is FQE's, for states where no logged action is near the target's. From half of the steps on
+# the kernel's bias is taken off the other half (docs/estimators/kmifqe.md, docs/intervals.md).
+BEST = ("cut_actions=true", "fqe_share=0.5", "bias=held")
 
 _ESTIMATOR_OF = {"kmifqe-best": "kmifqe", "fqe-standardized": "fqe"}
 _EXTRA = {"kmifqe-best": BEST, "fqe-standardized": ("inputs=standardized",)}
@@ -60,6 +61,7 @@ class Preset:
     kernel_steps: Mapping[str, int | None]  # kind -> steps; None: the estimators' preset says
     fqe_steps: Mapping[str, int]
     sr_dice_stages: tuple[int, int, int]
+    best_steps: int | None = None  # of KMIFQE at our best settings, on every row; None: as many as KMIFQE
     settings: tuple[str, ...] = ()  # of every estimator that has the field
     fit_settings: Mapping[str, object] = field(default_factory=dict)  # fields of behavior.FitConfig
     known_tasks: tuple[str, ...] = ("hopper", "halfcheetah", "walker2d", "ant", "humanoid")
@@ -83,9 +85,10 @@ class Preset:
             return Run(make_estimator(name, kind, (f"stages={stages}", *texts)), sum(self.sr_dice_stages))
         if name == "fqe":
             return Run(make_estimator(name, kind, texts), self.fqe_steps[kind])
-        steps = self.kernel_steps[kind]
+        best = method == "kmifqe-best"
+        steps = (best and self.best_steps) or self.kernel_steps[kind]
         in_all = steps or default_steps(self.kernel[kind])
-        if method == "kmifqe-best":
+        if best:
             texts = (f"bias_step={in_all // 2}", *texts)
         return Run(make_estimator(name, self.kernel[kind], texts, steps), in_all)
 
@@ -170,6 +173,7 @@ PRESETS: dict[str, Preset] = {
             kernel=_FAST_KERNEL,
             kernel_steps=dict.fromkeys(_PAPER_STEPS, None),
             fqe_steps=dict.fromkeys(_PAPER_STEPS, 200_000),
+            best_steps=100_000,
             sr_dice_stages=(10_000, 35_000, 85_000),
         ),
         Preset(
