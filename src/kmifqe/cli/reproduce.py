@@ -35,7 +35,8 @@ def reproduce(
         typer.Option(metavar="METHOD", help="Only this method, such as kmifqe.", show_default=False),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Leave out what was recorded with the same settings.")
+        bool,
+        typer.Option("--resume", help="Leave out what is recorded already; go on with a stopped fit."),
     ] = False,
     results: Annotated[
         Path | None,

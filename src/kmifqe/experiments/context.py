@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from kmifqe.estimators import Progress
+from kmifqe.experiments.kept import settings_hash
 from kmifqe.experiments.presets import Preset
 from kmifqe.experiments.records import experiment_record, is_done, write_record
+from kmifqe.runs import CheckpointFolder
 
 
 def silent(words: str) -> None:
@@ -27,7 +29,7 @@ class Context:
 
     preset: Preset
     results: Path  # root of the records
-    work: Path  # logs, truths, fitted densities, trained policies: large, and made again if missing
+    work: Path  # logs, truths, densities, policies, unfinished fits: large, and made again if missing
     method: str | None = None  # only this one
     resume: bool = False
     workers: int = 1  # processes that step environments
@@ -43,6 +45,15 @@ class Context:
         if done:
             self.say(f"{experiment} {row} {method}: there already")
         return not done
+
+    def checkpoints(self, row: str, method: str, settings: Mapping[str, Any]) -> CheckpointFolder:
+        """Return where the fit of a record keeps how far it is, so that `resume` goes on from there."""
+        folder = self.work / "fits" / f"{row}-{method}-{settings_hash(settings)}"
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        checkpoints = CheckpointFolder(folder, warn=self.say)
+        if not self.resume:
+            checkpoints.clear()
+        return checkpoints
 
     def keep(
         self,

@@ -45,12 +45,14 @@ def run(row: str, context: Context) -> None:
     context.say(f"{row}: {problem!r}")
     for method, settings in wanted.items():
         plan = context.preset.run_of(method, what.kind)
+        checkpoints = context.checkpoints(row, method, settings)
         fit_it = partial(
             fit,
             plan.estimator,
             seeds=context.preset.seeds,
             steps=plan.steps,
             on_progress=context.on_progress,
+            checkpoints=checkpoints,
         )
         estimate, problem = with_fallback(fit_it, problem, context.say)
         context.keep(
@@ -67,6 +69,7 @@ def run(row: str, context: Context) -> None:
             **({} if report is None else {"density": _density_words(report)}),
             **estimate_fields(estimate, log.truths),
         )
+        checkpoints.clear()
 
 
 def method_settings(row: Row, method: str, context: Context) -> dict[str, Any]:
