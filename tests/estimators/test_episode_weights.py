@@ -24,8 +24,7 @@ from kmifqe.estimators import Estimator, fit
 from kmifqe.estimators.episode_weights import bootstrapped, mean_over_rows, of_seed, row_means, row_weights
 from kmifqe.estimators.fit import _init, _values
 from kmifqe.estimators.foresee import foresee
-from kmifqe.estimators.kmifqe_config import KMIFQEConfig
-from kmifqe.estimators.kmifqe_draws import counted, places_of_fqe
+from kmifqe.estimators.kmifqe_draws import Minibatch, counted
 from kmifqe.problem import Problem
 
 
@@ -124,12 +123,11 @@ def test_rows_are_drawn_by_episode_weight_times_importance_weight(mode: str) -> 
 
 def test_rows_of_fqe_count_by_their_episode_weights() -> None:
     problem = uneven_chain()
-    config = KMIFQEConfig(batch=8, fqe_share=0.25)
-    assert places_of_fqe(config) == 2
     last = problem.counts.in_sample - 1
     rows = jnp.array([0, 1, 2, 3, 4, 5, 6, last])  # the last one terminated
     filled = jnp.array([1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 1.0])
-    counts = counted(config, rows, filled, row_means(problem), problem)
+    taken = Minibatch(rows, filled, of_fqe=rows >= 6, ess=jnp.float32(1.0))
+    counts = counted(taken, row_means(problem), problem)
     u = np.asarray(problem.episode_weights, np.float64)[np.asarray(problem.episode)]
     expected = [1.0, 1.0, 1.0, 0.0, 0.0, 0.0, u[6] / u[: last + 1].mean(), u[last] / u[: last + 1].mean()]
     np.testing.assert_allclose(counts, expected, rtol=1e-5)

@@ -128,7 +128,7 @@ class Memory:
 
 
 # A bias that was taken from a network of before, and is still taken off after the restart; and the target network.
-KEEPS_ITS_BIAS = {"bias": "held", "bias_step": 50, "fqe_share": 0.5}
+KEEPS_ITS_BIAS = {"bias": "held", "bias_step": 50, "half_fqe_at": 0.05}
 
 
 @pytest.mark.parametrize(("name", "settings"), [("kmifqe", {}), ("kmifqe", KEEPS_ITS_BIAS), ("fqe", {})])

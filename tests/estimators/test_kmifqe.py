@@ -23,7 +23,8 @@ from estimators.small import (
 from kmifqe.estimators import Estimate, Estimator, KMIFQEConfig, kmifqe
 from kmifqe.estimators.fit import _init
 from kmifqe.estimators.kmifqe import KMIFQEState
-from kmifqe.maths.envelope import Interval, build_envelope
+from kmifqe.estimators.kmifqe_draws import minibatch, words_of_fqe
+from kmifqe.maths.envelope import Accepted, Interval, build_envelope
 from kmifqe.maths.metric import optimal_metric
 from kmifqe.problem import Problem
 
@@ -77,12 +78,34 @@ def test_a_fixed_bandwidth_lands_on_the_relaxed_fixed_point_not_on_the_value(nam
 
 def test_rows_of_fqe_take_off_their_share_of_the_kernels_bias() -> None:
     # Unclipped weights have mean 1 at every state, so a share of the rows is the same share of every bootstrap.
-    h, share = 0.6, 0.5
+    h, half_at = 0.6, 0.75
     problem, world, truth = lqr_problem(dummies=1)
     shift = world.relaxation_shift(h, np.eye(2))
-    error = run(quick("kmifqe-identity", bandwidth=h, fqe_share=share), problem).value - truth
+    result = run(quick("kmifqe-identity", bandwidth=h, half_fqe_at=half_at), problem)
+    share = half_at / (half_at + result.infos["ess"].mean() / problem.counts.in_sample)
+    assert 0.4 < share < 0.8
     assert shift < -0.2
-    assert error == pytest.approx((1 - share) * shift, abs=0.05)
+    assert result.value - truth == pytest.approx((1 - share) * shift, abs=0.05)
+
+
+def test_fewer_rows_near_the_target_leave_more_places_to_fqe() -> None:
+    problem, _, _ = lqr_problem()
+    n, batch = problem.counts.in_sample, 4_000
+    config = KMIFQEConfig(batch=batch, half_fqe_at=0.05)
+    drawn = Accepted(
+        jnp.zeros(batch, int), jnp.zeros(batch, bool), jnp.float32(0.2), jnp.float32(0.2**2 / 0.01)
+    )
+    taken = minibatch(config, jax.random.bits(jax.random.key(0), (words_of_fqe(config),)), drawn, problem)
+    assert taken.ess == pytest.approx(0.01 * n)
+    own = np.asarray(taken.of_fqe)
+    share = 0.05 / (0.05 + 0.01)
+    assert abs(own.mean() - share) < 4 * np.sqrt(share * (1 - share) / batch)
+    np.testing.assert_array_equal(
+        taken.filled, own
+    )  # an empty place is filled by a row of FQE, or stays empty
+    np.testing.assert_array_equal(np.asarray(taken.rows)[~own], 0)
+    rows = np.asarray(taken.rows)[own]
+    assert abs(rows.mean() - (n - 1) / 2) < 4 * n / np.sqrt(12 * len(rows))
 
 
 @pytest.mark.parametrize("terminated", [True, False])

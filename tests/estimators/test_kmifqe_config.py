@@ -12,7 +12,7 @@ from kmifqe.estimators import KMIFQEConfig
     "settings, message",
     [
         ({"metric": "euclidean"}, "metric is 'euclidean'; expected 'learned' or 'identity'"),
-        ({"fqe_share": 1.0}, "fqe_share is 1.0; expected 0 <= fqe_share < 1"),
+        ({"half_fqe_at": -0.1}, "half_fqe_at is -0.1; expected 0 or more, finite"),
         ({"bias": "gone"}, "bias is 'gone'; expected one of ignored, reported, subtracted, held"),
         ({"bias": "held"}, "bias is 'held' and bias_step 0; expected 'held' with a step, or neither"),
         ({"bias_step": 9}, "bias is 'ignored' and bias_step 9; expected 'held' with a step, or neither"),

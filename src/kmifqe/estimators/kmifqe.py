@@ -20,8 +20,9 @@ from kmifqe.estimators.kmifqe_draws import (
     envelope_around,
     followed,
     follows,
-    places_of_fqe,
+    minibatch,
     words_of_draws,
+    words_of_fqe,
 )
 from kmifqe.estimators.kmifqe_rows import check_problem, factors, fqe_values, inputs
 from kmifqe.estimators.look_ahead import Ahead, Reading, bends, changes, look_ahead, new_values
@@ -29,7 +30,6 @@ from kmifqe.estimators.scales import in_unit, reward_scale
 from kmifqe.maths import mlp
 from kmifqe.maths.envelope import Envelope
 from kmifqe.maths.minibatch import minibatch_pass
-from kmifqe.maths.random_words import row_numbers
 from kmifqe.problem import Problem
 
 NEIGHBOUR = 4.0  # bandwidths: only the clip from below draws rows beyond, and an expansion says nothing there
@@ -71,7 +71,7 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
     )
     metric_floor = config.metric_floor if config.metric == "learned" else None
     reading = Reading(config.precision, config.cut_actions)
-    fqe_places = places_of_fqe(config)
+    asks_fqe = config.half_fqe_at > 0
     looks_at_bias, holds_bias = config.bias != "ignored", config.bias == "held"
 
     def init(key: Array, problem: Problem) -> KMIFQEState:
@@ -90,7 +90,7 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
             words = jax.random.bits(bandwidth_key, (config.batch,))
             h, log_v = new_bandwidth(config, words, params, ahead, Bandwidth(h, log_v), unit, means, problem)
         envelope = envelope_around(config, jnp.log(h), ahead, problem)
-        bent, copied = params if holds_bias else None, params if fqe_places else None
+        bent, copied = params if holds_bias else None, params if asks_fqe else None
         return KMIFQEState(
             params, optimizer.init(params), ahead, envelope, h, jnp.log(h), log_v, unit, means, bent, copied
         )
@@ -125,12 +125,12 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
             bend = changes(bent, problem, reading)
         ahead = ahead._replace(bend=bend)
         envelope = envelope_around(config, state.log_h, ahead, problem)
-        copied = state.params if fqe_places else None
+        copied = state.params if asks_fqe else None
         return state._replace(ahead=ahead, envelope=envelope, bent=bent, copied=copied)
 
     def step(key: Array, t: Array, state: KMIFQEState, problem: Problem) -> tuple[KMIFQEState, Info]:
         drawn_by = config.batch + words_of_draws(config, state.envelope)
-        words = jax.random.bits(key, (drawn_by + fqe_places,))
+        words = jax.random.bits(key, (drawn_by + words_of_fqe(config),))
         h, log_h, log_v = state.h, state.log_h, state.log_v
         if config.bandwidth is None:
 
@@ -157,40 +157,38 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
         drawn = draws(
             config, words[config.batch : drawn_by], h, state.ahead, state.envelope, state.row_means, problem
         )
-        rows, filled = drawn.rows, drawn.filled.astype(jnp.float32)
-        if fqe_places:  # the last ones, where the empty places are
-            rows = rows.at[-fqe_places:].set(row_numbers(words[drawn_by:], problem.counts.in_sample))
-            filled = filled.at[-fqe_places:].set(1.0)
+        taken = minibatch(config, words[drawn_by:], drawn, problem)
+        rows = taken.rows
         x = inputs(config, problem, problem.states[rows], problem.actions[rows])
         rewards = in_unit(problem.rewards[rows], state.reward_scale)
         next_values = state.ahead.next_value[rows]
         if config.bias in ("subtracted", "held"):
             next_values = next_values - bend_of(rows, h, state)
-        if fqe_places:
+        if taken.of_fqe is not None:
             assert state.copied is not None  # kept for this
-            told = fqe_values(config, state.copied, problem, rows[-fqe_places:])
-            next_values = next_values.at[-fqe_places:].set(told)
+            told = fqe_values(config, state.copied, problem, rows)
+            next_values = jnp.where(taken.of_fqe, told, next_values)
         goal = (1.0 - problem.gamma) * rewards + problem.gamma * next_values
         # The gradient of the mean squared TD error: coefficients q − goal, and the constants outside.
-        counts = counted(config, rows, filled, state.row_means, problem)
+        counts = counted(taken, state.row_means, problem)
         p = minibatch_pass(state.params, x, -counts * goal, counts, config.precision)
-        scale = 2.0 * drawn.mean_weight / jnp.maximum(jnp.sum(filled), 1.0)
+        in_all = jnp.maximum(jnp.sum(taken.filled), 1.0)
+        scale = 2.0 * drawn.mean_weight / in_all
         updates, opt_state = optimizer.update(
             jax.tree.map(lambda g: scale * g, p.gradient), state.opt_state, state.params
         )
         params = optax.apply_updates(state.params, updates)
         info = {
-            "loss": jnp.sum(counts * (goal - p.q) ** 2) / jnp.maximum(jnp.sum(filled), 1.0),
+            "loss": jnp.sum(counts * (goal - p.q) ** 2) / in_all,
             "h": h,
             "mean_weight": drawn.mean_weight,
-            "ess": problem.counts.in_sample * drawn.mean_weight**2 / jnp.maximum(drawn.mean_square, 1e-30),
-            "filled": jnp.mean(filled),
+            "ess": taken.ess,
+            "filled": jnp.mean(taken.filled),
         }
         if looks_at_bias:
             gain = problem.gamma / (1.0 - problem.gamma)
-            kernel = slice(config.batch - fqe_places)
-            mean = jnp.sum(counts[kernel] * bend_of(rows[kernel], h, state))
-            mean /= jnp.maximum(jnp.sum(counts[kernel]), 1.0)
+            of_kernel = counts if taken.of_fqe is None else jnp.where(taken.of_fqe, 0.0, counts)
+            mean = jnp.sum(of_kernel * bend_of(rows, h, state)) / jnp.maximum(jnp.sum(of_kernel), 1.0)
             info["bias"] = gain * mean * state.reward_scale
         state = state._replace(params=params, opt_state=opt_state, h=h, log_h=log_h, log_v=log_v)
         return state, info

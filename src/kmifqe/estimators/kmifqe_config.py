@@ -38,8 +38,9 @@ class KMIFQEConfig:
     bias: str = "ignored"
     # That network is the one at the first new metric from this step on: what Q learns later does not feed it.
     bias_step: int = 0
-    # Of a minibatch: rows drawn alike, whose bootstrap is Q̄(s', π̃(s')), as FQE's.
-    fqe_share: float = 0.0
+    # Effective sample, as a share x of the rows, at which half of a minibatch is drawn alike and bootstraps on
+    # Q̄(s', π̃(s')), as FQE's rows do; at a share e it is x / (x + e) of it. 0: never.
+    half_fqe_at: float = 0.0
     density_floor: float = 1e-5  # of μ(π̃(s')|s') inside v (fitted μ: 1e-3)
     bandwidth_period: int = 1  # steps between new bandwidths
     metric_period: int = 1  # target copies between new metrics; in between only the bootstrap values are new
@@ -68,8 +69,13 @@ class KMIFQEConfig:
             raise InputError(
                 f"bias is {self.bias!r} and bias_step {self.bias_step}; expected 'held' with a step, or neither"
             )
-        if not 0 <= self.fqe_share < 1:
-            raise InputError(f"fqe_share is {self.fqe_share}; expected 0 <= fqe_share < 1")
-        for name in ("metric_floor", "density_floor", "decay_steps", "envelope_period", "bias_step"):
-            if not getattr(self, name) >= 0:
-                raise InputError(f"{name} is {getattr(self, name)}; expected 0 or more")
+        for name in (
+            "metric_floor",
+            "density_floor",
+            "decay_steps",
+            "envelope_period",
+            "bias_step",
+            "half_fqe_at",
+        ):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise InputError(f"{name} is {getattr(self, name)}; expected 0 or more, finite")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from kmifqe.estimators.episode_weights import RowMeans, row_weights
 from kmifqe.estimators.kmifqe_config import KMIFQEConfig
@@ -117,28 +119,46 @@ def draws(
     return accepted._replace(rows=rows, mean_square=mean_square)
 
 
-def places_of_fqe(config: KMIFQEConfig) -> int:
-    """Return how many places at the end of a minibatch are given to rows drawn alike, with FQE's bootstrap."""
-    return round(config.fqe_share * config.batch)
+class Minibatch(NamedTuple):
+    """The rows of a step."""
+
+    rows: Int[Array, " batch"]
+    filled: Float[Array, " batch"]  # 0 in a place that stayed empty
+    of_fqe: Bool[Array, " batch"] | None  # drawn from all rows alike; None: no row is
+    ess: Float[Array, ""]  # effective sample of the weighted draw
 
 
-def counted(
-    config: KMIFQEConfig, rows: Array, filled: Array, means: RowMeans | None, problem: Problem
-) -> Float[Array, " batch"]:
+def words_of_fqe(config: KMIFQEConfig) -> int:
+    """Return how many random words `minibatch` takes."""
+    return 2 * config.batch if config.half_fqe_at else 0
+
+
+def minibatch(config: KMIFQEConfig, words: Array, drawn: Accepted, problem: Problem) -> Minibatch:
+    """Return the drawn rows, some of them replaced by rows of FQE: the more, the fewer rows carry the weights."""
+    n = problem.counts.in_sample
+    filled = drawn.filled.astype(jnp.float32)
+    share = drawn.mean_weight**2 / jnp.maximum(drawn.mean_square, 1e-30)
+    if not config.half_fqe_at:
+        return Minibatch(drawn.rows, filled, None, n * share)
+    which, rows = words.reshape(2, -1)
+    of_fqe = uniforms(which) < config.half_fqe_at / (config.half_fqe_at + share)
+    rows = jnp.where(of_fqe, row_numbers(rows, n), drawn.rows)
+    return Minibatch(rows, jnp.where(of_fqe, 1.0, filled), of_fqe, n * share)
+
+
+def counted(taken: Minibatch, means: RowMeans | None, problem: Problem) -> Float[Array, " batch"]:
     """Return how much each place of a minibatch counts in the loss: 0 or 1, or an episode weight.
 
     The rows that go on were drawn by their episode weights. The terminal ones, which are few and need no table
     to draw from, and FQE's rows were drawn alike: they count by their weights.
     """
+    rows, filled = taken.rows, taken.filled
     weights = row_weights(problem, rows, means and means.terminal)
     if weights is None:
         return filled
     counts = filled * jnp.where(rows < problem.counts.going_on, 1.0, weights)
-    places = places_of_fqe(config)
-    if places:
-        assert means is not None  # there are weights
-        counts = counts.at[-places:].set(row_weights(problem, rows[-places:], means.in_sample))
-    return counts
+    of_all = row_weights(problem, rows, means and means.in_sample)
+    return counts if taken.of_fqe is None or of_all is None else jnp.where(taken.of_fqe, of_all, counts)
 
 
 @jax.custom_batching.custom_vmap
