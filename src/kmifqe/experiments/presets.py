@@ -14,9 +14,9 @@ METHODS = ("kmifqe", "kmifqe-best", "kmifqe-identity", "sr-dice", "fqe", "fqe-st
 
 # Our best documented settings: the same for every row, on top of the size's own settings for KMIFQE. The systems of
 # all rows cut actions to the box, and most targets act at its edge, where a smooth Q of uncut actions rounds a corner
-# off. Half of a minibatch is FQE's, for states where no logged action is near the target's. From half of the steps on
-# the kernel's bias is taken off the other half (docs/estimators/kmifqe.md, docs/intervals.md).
-BEST = ("cut_actions=true", "fqe_share=0.5", "bias=held")
+# off. Where few rows have an action near the target's, FQE's rows fill the minibatch. From half of the steps on the
+# kernel's bias is taken off the other rows (docs/estimators/kmifqe.md, docs/intervals.md).
+BEST = ("cut_actions=true", "half_fqe_at=0.02", "bias=held")
 
 _ESTIMATOR_OF = {"kmifqe-best": "kmifqe", "fqe-standardized": "fqe"}
 _EXTRA = {"kmifqe-best": BEST, "fqe-standardized": ("inputs=standardized",)}
@@ -152,10 +152,10 @@ PRESETS: dict[str, Preset] = {
             kernel=_FAST_KERNEL,
             kernel_steps={"pendulum": 6_000, "mujoco": 6_000, "d4rl": 6_000},
             fqe_steps=dict.fromkeys(_PAPER_STEPS, 15_000),
-            sr_dice_stages=(1_500, 4_500, 9_000),
+            sr_dice_stages=(1_500, 10_000, 9_000),
             settings=(
                 *("hidden=64", "features=64", "kmifqe.batch=256", "kmifqe-identity.batch=256"),
-                *("ratio_batch=512", "target_period=15", "metric_period=40", "tau=0.02"),
+                *("ratio_batch=512", "target_period=12", "metric_period=50", "tau=0.05"),
                 *("kmifqe.learning_rate=0.003", "kmifqe-identity.learning_rate=0.003"),
             ),
             fit_settings={"components": (5, 10), "hidden": (64, 64), "steps": 1_500},
@@ -175,6 +175,7 @@ PRESETS: dict[str, Preset] = {
             fqe_steps=dict.fromkeys(_PAPER_STEPS, 200_000),
             best_steps=100_000,
             sr_dice_stages=(10_000, 35_000, 85_000),
+            settings=("sr-dice.tau=0.02",),
         ),
         Preset(
             name="paper",
