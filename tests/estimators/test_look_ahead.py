@@ -13,7 +13,7 @@ import pytest
 
 from estimators.small import chain_problem, lqr_problem, quick, run
 from kmifqe.estimators.base import network_input
-from kmifqe.estimators.look_ahead import CHUNK, Ahead, Reading, look_ahead, new_values
+from kmifqe.estimators.look_ahead import CHUNK, Ahead, Reading, changes, look_ahead, new_values
 from kmifqe.maths import mlp
 from kmifqe.maths.metric import metric_root
 from kmifqe.problem import Problem
@@ -143,7 +143,23 @@ def test_the_kernels_bias_is_reported_and_where_asked_subtracted(setting: dict[s
     assert result.infos["bias"][-1].mean() == pytest.approx(shift, rel=0.25)
 
 
-def test_a_held_bias_is_that_of_the_network_at_its_step() -> None:
-    estimator = quick("kmifqe", bias="held", bias_step=60, metric_period=2)
+def test_a_held_bias_is_that_of_the_mean_network_up_to_its_step() -> None:
+    estimator = quick("kmifqe", bias="held", bias_step=60, target_period=50, metric_period=2)
     kinds = [estimator.refresh_kind(step) for step in range(50, 301, 50)]
-    assert kinds == ["all", "all, bias", "values", "all, old bias", "values", "all, old bias"]
+    assert kinds == ["all, averaging", "all, bias", "values", "all, bias", "values", "all, bias"]
+    assert [quick("kmifqe").refresh_kind(step) for step in (50, 100)] == ["all", "all"]
+
+    problem, _, _ = lqr_problem()
+    estimator = quick(
+        "kmifqe", bias="held", bias_step=2_000, target_period=50
+    )  # the last hundred: two copies
+    state = estimator.init(jax.random.key(0), problem)
+    learned = state._replace(params=network(problem, 1))
+    averaged = estimator.refresh("all, averaging", learned, problem)
+    mean = jax.tree.map(lambda old, new: 0.5 * old + 0.5 * new, state.params, learned.params)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7), averaged.bent, mean)
+    np.testing.assert_array_equal(averaged.ahead.bend, 0.0)
+    held = estimator.refresh("all, bias", averaged, problem)
+    assert held.bent is averaged.bent
+    expected = changes(mean, problem, Reading("mixed", False))
+    np.testing.assert_allclose(held.ahead.bend, expected, rtol=1e-4, atol=1e-5)

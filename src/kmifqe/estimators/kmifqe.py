@@ -34,6 +34,9 @@ from kmifqe.problem import Problem
 
 NEIGHBOUR = 4.0  # bandwidths: only the clip from below draws rows beyond, and an expansion says nothing there
 RUNNING = 0.05  # weight of a step in the running mean of log h
+AVERAGED = (
+    0.05  # of the steps before a bias is held: the mean network of so many has less of the steps' noise
+)
 
 
 class KMIFQEState(NamedTuple):
@@ -52,7 +55,7 @@ class KMIFQEState(NamedTuple):
     log_v: Float[Array, ""]  # running log of v, used where μ(π̃(s')|s') is unknown
     reward_scale: Float[Array, ""]  # the unit Q is learned in
     row_means: RowMeans | None  # of the rows' episode weights; None without a bootstrap
-    bent: mlp.QParams | None  # the network whose bias is taken off, where one is kept for it
+    bent: mlp.QParams | None  # the mean network whose bias is taken off, where one is kept for it
     copied: mlp.QParams | None  # the target network, where FQE's rows ask it
 
 
@@ -95,16 +98,20 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
             params, optimizer.init(params), ahead, envelope, h, jnp.log(h), log_v, unit, means, bent, copied
         )
 
+    metric_steps = config.target_period * config.metric_period
+    held_from = -(-config.bias_step // metric_steps) * metric_steps
+    weight_of_copy = min(config.target_period / (AVERAGED * max(held_from, 1)), 1.0)
+
     def refresh_kind(step: int) -> str:
         if step % config.target_period:
             return "envelope"
-        metric_steps = config.target_period * config.metric_period
-        if step % metric_steps:
-            # A network that has learned nothing yet has no metric to keep.
-            return "all" if step == config.target_period else "values"
-        if not holds_bias or step < config.bias_step:
-            return "all"
-        return "all, bias" if step - metric_steps < config.bias_step else "all, old bias"
+        # A network that has learned nothing yet has no metric to keep.
+        kind = "values" if step % metric_steps and step != config.target_period else "all"
+        if not holds_bias:
+            return kind
+        if step < held_from:
+            return f"{kind}, averaging"
+        return "all, bias" if kind == "all" else kind  # at every new metric: a restart has no rows of it
 
     def refresh(kind: str, state: KMIFQEState, problem: Problem) -> KMIFQEState:
         """Copy the target network, with new metrics ("all") or without ("values"), or follow h ("envelope")."""
@@ -112,15 +119,15 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
             envelope = followed(config, state.log_h, state.envelope, state.ahead, problem)
             return state._replace(envelope=envelope)
         bent, bend = state.bent, state.ahead.bend
-        if kind == "values":
+        if kind.startswith("values"):
             ahead = new_values(state.params, problem, state.ahead, reading)
         else:
             ahead = look_ahead(state.params, problem, factors(config, problem), metric_floor, reading)
-        if kind == "all, bias":
-            bent = state.params
+        if kind.endswith("averaging"):
+            bent = jax.tree.map(lambda mean, new: mean + weight_of_copy * (new - mean), bent, state.params)
         if looks_at_bias and not holds_bias:
             bend = bends(state.params, problem, reading)
-        elif kind in ("all, bias", "all, old bias"):  # the old one too: a restart has no rows of it
+        elif kind == "all, bias":
             assert bent is not None  # holds_bias
             bend = changes(bent, problem, reading)
         ahead = ahead._replace(bend=bend)
@@ -220,7 +227,7 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
         refresh_every=check_every or config.target_period,
         refresh_kind=refresh_kind,
         refreshed=("ahead", "envelope", "copied"),
-        restart_every=config.target_period * config.metric_period,
+        restart_every=metric_steps,
     )
 
 

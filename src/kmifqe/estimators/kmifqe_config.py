@@ -36,7 +36,8 @@ class KMIFQEConfig:
     # What Q̄ changes by from π̃(s') to a': "ignored" as in the paper; up to second order "reported", or "subtracted"
     # from every bootstrap value; or "held": from bias_step on the whole change is subtracted, as one network saw it.
     bias: str = "ignored"
-    # That network is the one at the first new metric from this step on: what Q learns later does not feed it.
+    # That network is the mean of the copies up to the first new metric from this step on, over about a twentieth of
+    # the steps: what Q learns later does not feed it.
     bias_step: int = 0
     # Effective sample, as a share x of the rows, at which half of a minibatch is drawn alike and bootstraps on
     # Q̄(s', π̃(s')), as FQE's rows do; at a share e it is x / (x + e) of it. 0: never.
