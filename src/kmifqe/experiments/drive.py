@@ -18,6 +18,7 @@ from kmifqe.data.atomic import disk_sentence
 from kmifqe.errors import InputError
 from kmifqe.experiments.context import Context, silent
 from kmifqe.experiments.presets import METHODS
+from kmifqe.experiments.programs import drop_programs_if_many
 
 BLAS_THREADS = "OPENBLAS_NUM_THREADS"  # NumPy's own library; read once, when a process loads it
 EXPERIMENTS = ("policies", "data", "table1", "loglik", "fig1a", "fig1b", "fig2", "shift")
@@ -70,6 +71,7 @@ def _run_rows(module: ModuleType, rows: tuple[str, ...], context: Context, *, pr
     if not (prefetch and len(rows) > 1 and hasattr(module, "prepare")):
         for row in rows:
             module.run(row, context)
+            drop_programs_if_many()
         return
     # Words would come from two processes at once, and a function of this one cannot be sent to the other.
     quiet = replace(context, say=silent, on_progress=None)
@@ -80,6 +82,7 @@ def _run_rows(module: ModuleType, rows: tuple[str, ...], context: Context, *, pr
                 ahead.result()
             ahead = None if following is None else helper.submit(_prepare, module.__name__, following, quiet)
             module.run(row, context)
+            drop_programs_if_many()
 
 
 def _prepare(module: str, row: str, context: Context) -> None:
