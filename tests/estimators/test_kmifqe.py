@@ -100,9 +100,7 @@ def test_fewer_rows_near_the_target_leave_more_places_to_fqe() -> None:
     own = np.asarray(taken.of_fqe)
     share = 0.05 / (0.05 + 0.01)
     assert abs(own.mean() - share) < 4 * np.sqrt(share * (1 - share) / batch)
-    np.testing.assert_array_equal(
-        taken.filled, own
-    )  # an empty place is filled by a row of FQE, or stays empty
+    np.testing.assert_array_equal(taken.filled, own)  # a place stays empty, unless FQE fills it
     np.testing.assert_array_equal(np.asarray(taken.rows)[~own], 0)
     rows = np.asarray(taken.rows)[own]
     assert abs(rows.mean() - (n - 1) / 2) < 4 * n / np.sqrt(12 * len(rows))

@@ -150,9 +150,8 @@ def test_a_held_bias_is_that_of_the_mean_network_up_to_its_step() -> None:
     assert [quick("kmifqe").refresh_kind(step) for step in (50, 100)] == ["all", "all"]
 
     problem, _, _ = lqr_problem()
-    estimator = quick(
-        "kmifqe", bias="held", bias_step=2_000, target_period=50
-    )  # the last hundred: two copies
+    # A twentieth of the steps up to there holds two copies.
+    estimator = quick("kmifqe", bias="held", bias_step=2_000, target_period=50)
     state = estimator.init(jax.random.key(0), problem)
     learned = state._replace(params=network(problem, 1))
     averaged = estimator.refresh("all, averaging", learned, problem)

@@ -34,9 +34,7 @@ from kmifqe.problem import Problem
 
 NEIGHBOUR = 4.0  # bandwidths: only the clip from below draws rows beyond, and an expansion says nothing there
 RUNNING = 0.05  # weight of a step in the running mean of log h
-AVERAGED = (
-    0.05  # of the steps before a bias is held: the mean network of so many has less of the steps' noise
-)
+AVERAGED = 0.05  # of the steps before a bias is held: over so many a mean network has lost the steps' noise
 
 
 class KMIFQEState(NamedTuple):

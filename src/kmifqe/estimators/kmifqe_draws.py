@@ -152,13 +152,11 @@ def counted(taken: Minibatch, means: RowMeans | None, problem: Problem) -> Float
     The rows that go on were drawn by their episode weights. The terminal ones, which are few and need no table
     to draw from, and FQE's rows were drawn alike: they count by their weights.
     """
-    rows, filled = taken.rows, taken.filled
-    weights = row_weights(problem, rows, means and means.terminal)
-    if weights is None:
-        return filled
-    counts = filled * jnp.where(rows < problem.counts.going_on, 1.0, weights)
-    of_all = row_weights(problem, rows, means and means.in_sample)
-    return counts if taken.of_fqe is None or of_all is None else jnp.where(taken.of_fqe, of_all, counts)
+    weights = row_weights(problem, taken.rows)
+    if weights is None or means is None:
+        return taken.filled
+    counts = taken.filled * jnp.where(taken.rows < problem.counts.going_on, 1.0, weights / means.terminal)
+    return counts if taken.of_fqe is None else jnp.where(taken.of_fqe, weights / means.in_sample, counts)
 
 
 @jax.custom_batching.custom_vmap

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kmifqe.data.atomic import disk_sentence
 from kmifqe.estimators import Progress
 from kmifqe.experiments.kept import settings_hash
 from kmifqe.experiments.presets import Preset
@@ -49,7 +50,8 @@ class Context:
     def checkpoints(self, row: str, method: str, settings: Mapping[str, Any]) -> CheckpointFolder:
         """Return where the fit of a record keeps how far it is, so that `resume` goes on from there."""
         folder = self.work / "fits" / f"{row}-{method}-{settings_hash(settings)}"
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        with disk_sentence(folder.parent):
+            folder.parent.mkdir(parents=True, exist_ok=True)
         checkpoints = CheckpointFolder(folder, warn=self.say)
         if not self.resume:
             checkpoints.clear()

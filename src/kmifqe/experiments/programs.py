@@ -6,8 +6,8 @@ from pathlib import Path
 
 import jax
 
-# On a CPU every compiled program takes hundreds of memory maps, and Linux gives a process 65,530: twelve rows of six
-# methods are one too many, and the compiler ends the process when it gets no more.
+# On a CPU the programs of one fit take a thousand or two memory maps, and Linux gives a process 65,530 unless told
+# otherwise: the 72 fits of the small table are too many, and the compiler ends the process when it gets no more.
 MAPS = Path("/proc/self/maps")
 LIMIT = Path("/proc/sys/vm/max_map_count")
 SHARE = 1 / 3  # a row of six methods takes about a tenth of the limit
