@@ -1,4 +1,5 @@
 import re
+from contextlib import nullcontext
 from importlib.resources import files
 
 import gymnasium
@@ -9,6 +10,7 @@ import pytest
 
 from kmifqe.errors import InputError
 from kmifqe.policies.actor import Actor
+from kmifqe.worlds import pendulum
 from kmifqe.worlds.pendulum import (
     EPISODE_STEPS,
     PendulumBehavior,
@@ -64,6 +66,25 @@ def test_the_seed_decides_the_log():
     one, same, other = (collect(seed, behavior, 400) for seed in (0, 0, 1))
     np.testing.assert_array_equal(one.actions, same.actions)
     assert not np.array_equal(one.actions, other.actions)
+
+
+def test_the_log_is_made_on_the_processor(monkeypatch):
+    made = pendulum.collect(5, PendulumBehavior(BEHAVIOR_MEAN, 0), 300)
+    asked, processor = [], jax.devices("cpu")[0]
+    monkeypatch.setattr(pendulum.jax, "default_device", lambda device: asked.append(device) or nullcontext())
+    np.testing.assert_array_equal(
+        pendulum.collect(5, PendulumBehavior(BEHAVIOR_MEAN, 0), 300).states, made.states
+    )
+    assert asked == [processor]
+
+    def not_there(platform):
+        raise RuntimeError(f"unknown backend {platform}")
+
+    monkeypatch.setattr(pendulum.jax, "devices", not_there)  # as with JAX_PLATFORMS=cuda
+    np.testing.assert_array_equal(
+        pendulum.collect(5, PendulumBehavior(BEHAVIOR_MEAN, 0), 300).states, made.states
+    )
+    assert asked == [processor, None]
 
 
 def test_the_value_of_a_state_is_what_gymnasium_returns():

@@ -57,19 +57,24 @@ DENSITY_ROWS = 65_536  # rows whose densities are computed at once, to bound mem
 
 
 def collect(seed: int, behavior: PendulumBehavior, n_transitions: int) -> Transitions:
-    """Return `n_transitions` steps in 200-step episodes under `behavior`, log-densities per dimension."""
+    """Return `n_transitions` steps in 200-step episodes under `behavior`, log-densities per dimension.
+
+    On the processor, whatever else there is: a GPU's matrix products may round differently from one process to the
+    next, a swing-up makes another episode of that, and a fit that is resumed wants the very log it was begun with.
+    """
     if n_transitions < 1:
         raise InputError(f"n_transitions is {n_transitions}; expected 1 or more")
     n_episodes = -(-n_transitions // EPISODE_STEPS)
-    reset_key, roll_key = jax.random.split(jax.random.key(seed))
-    log = _log_steps(controller_of(behavior), roll_key, reset(reset_key, n_episodes))
-    states, actions, rewards, next_states = (_flat(array)[:n_transitions] for array in log)
-    log_densities = np.concatenate(
-        [
-            behavior.log_prob_per_dimension(states[i : i + DENSITY_ROWS], actions[i : i + DENSITY_ROWS])
-            for i in range(0, n_transitions, DENSITY_ROWS)
-        ]
-    )
+    with jax.default_device(_processor()):
+        reset_key, roll_key = jax.random.split(jax.random.key(seed))
+        log = _log_steps(controller_of(behavior), roll_key, reset(reset_key, n_episodes))
+        states, actions, rewards, next_states = (_flat(array)[:n_transitions] for array in log)
+        log_densities = np.concatenate(
+            [
+                behavior.log_prob_per_dimension(states[i : i + DENSITY_ROWS], actions[i : i + DENSITY_ROWS])
+                for i in range(0, n_transitions, DENSITY_ROWS)
+            ]
+        )
     return Transitions.from_arrays(
         observations=states,
         actions=actions,
@@ -80,6 +85,14 @@ def collect(seed: int, behavior: PendulumBehavior, n_transitions: int) -> Transi
         action_log_probs=log_densities,
         name=f"pendulum, {behavior.n_dummies} dummies, seed {seed}",
     )
+
+
+def _processor() -> jax.Device | None:
+    """Return the CPU as JAX knows it; None, which leaves the choice to JAX, where JAX_PLATFORMS leaves it out."""
+    try:
+        return jax.devices("cpu")[0]
+    except RuntimeError:
+        return None
 
 
 @jax.jit
