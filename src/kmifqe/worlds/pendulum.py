@@ -59,8 +59,8 @@ DENSITY_ROWS = 65_536  # rows whose densities are computed at once, to bound mem
 def collect(seed: int, behavior: PendulumBehavior, n_transitions: int) -> Transitions:
     """Return `n_transitions` steps in 200-step episodes under `behavior`, log-densities per dimension.
 
-    On the processor, whatever else there is: a GPU's matrix products may round differently from one process to the
-    next, a swing-up makes another episode of that, and a fit that is resumed wants the very log it was begun with.
+    On the processor, whatever else there is: on a GPU the same seed gave two logs in two processes (a swing-up makes
+    another episode of a rounding), and a fit that is resumed wants the very log it was begun with.
     """
     if n_transitions < 1:
         raise InputError(f"n_transitions is {n_transitions}; expected 1 or more")
