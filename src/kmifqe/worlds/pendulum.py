@@ -99,14 +99,20 @@ def _processor() -> jax.Device | None:
 def _log_steps(controller: Controller, key: jax.Array, start: jax.Array) -> tuple[jax.Array, ...]:
     """Return (s, a, r, s') of one episode from each row of `start`, time first."""
 
-    def advance(state: jax.Array, step_key: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-        observation = observe(state)
+    def advance(
+        carry: tuple[jax.Array, jax.Array], step_key: jax.Array
+    ) -> tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, ...]]:
+        state, observation = carry
         action = controller.draw(step_key, observation)
         state, reward, _ = step(state, action)
-        return state, (observation, action, reward, observe(state))
+        return (state, observe(state)), (observation, action, reward)
 
-    _, log = jax.lax.scan(advance, start, jax.random.split(key, EPISODE_STEPS))
-    return log
+    carry = (start, observe(start))
+    (_, last), (states, actions, rewards) = jax.lax.scan(advance, carry, jax.random.split(key, EPISODE_STEPS))
+    # Not logged a second time inside the loop: the compiler may work out cos θ twice, in two ways, and a next
+    # state one rounding away from the row that follows reads as the end of an episode.
+    next_states = jnp.concatenate([states[1:], last[None]])
+    return states, actions, rewards, next_states
 
 
 def _flat(array: jax.Array) -> np.ndarray:
