@@ -55,3 +55,28 @@ def test_a_single_row_is_one_episode():
     result = align(columns(1))
     assert result.ends.tolist() == [True]
     assert result.next_actions.shape == (1, 1)
+
+
+@pytest.mark.parametrize("chunk_bytes", [8, 1 << 20])
+def test_a_rounding_is_not_the_end_of_an_episode(monkeypatch, chunk_bytes):
+    """As an observation may round where its program works it out twice, also where its column passes by zero."""
+    monkeypatch.setattr(fill, "CHUNK_BYTES", chunk_bytes)
+    states = np.stack([np.arange(-5, 6), np.cos(np.arange(11))], axis=1).astype(np.float32)
+    states[5] = 0.0
+    rounded = np.concatenate([states[1:], states[:1]]) + np.array([9e-7, -9e-7], np.float32)
+    assert align(columns(11, states=states, next_states=rounded)).ends.nonzero()[0].tolist() == [10]
+
+    rounded[4, 1] = (
+        states[5, 1] + 2e-6
+    )  # two millionths of the column's largest: another episode's first state
+    rounded[7] = np.nan  # not logged
+    again = align(columns(11, states=states, next_states=rounded, cuts_are_marked=False))
+    assert again.ends.nonzero()[0].tolist() == [4, 7, 10]
+    assert again.has_next_state.nonzero()[0].tolist() == [0, 1, 2, 3, 4, 5, 6, 8, 9, 10]
+
+
+def test_a_state_that_is_not_finite_sets_no_size_for_roundings():
+    states = np.array([[0.0], [1.0], [np.inf], [2.0], [3.0]], np.float32)
+    next_states = np.array([[1.1], [np.inf], [2.0], [3.0], [4.0]], np.float32)
+    found = align(columns(5, states=states, next_states=next_states), check_finite=False)
+    assert found.ends.nonzero()[0].tolist() == [0, 4]
