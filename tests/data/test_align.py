@@ -66,9 +66,8 @@ def test_a_rounding_is_not_the_end_of_an_episode(monkeypatch, chunk_bytes):
     rounded = np.concatenate([states[1:], states[:1]]) + np.array([9e-7, -9e-7], np.float32)
     assert align(columns(11, states=states, next_states=rounded)).ends.nonzero()[0].tolist() == [10]
 
-    rounded[4, 1] = (
-        states[5, 1] + 2e-6
-    )  # two millionths of the column's largest: another episode's first state
+    # Two millionths of the column's largest: another episode's first state.
+    rounded[4, 1] = states[5, 1] + 2e-6
     rounded[7] = np.nan  # not logged
     again = align(columns(11, states=states, next_states=rounded, cuts_are_marked=False))
     assert again.ends.nonzero()[0].tolist() == [4, 7, 10]

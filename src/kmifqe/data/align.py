@@ -75,9 +75,7 @@ def _compare_with_next_rows(
     """
     n = len(next_states)
     logged, broken = np.ones(n, bool), np.zeros(n, bool)
-    sizes: np.ndarray | None = (
-        None  # of the columns; a log whose every row is followed by its next state needs none
-    )
+    sizes: np.ndarray | None = None  # of the columns; a log whose ends are all marked needs none
     for rows in row_slices(n, 3 * next_states.itemsize * next_states.shape[1]):
         block, marked = next_states[rows], ends[rows]
         finite = np.isfinite(block).all(axis=1)
@@ -90,7 +88,7 @@ def _compare_with_next_rows(
                 "episode ends and its last state was not logged"
             )
         following = log.states[rows.start + 1 : rows.stop + 1]
-        differs = (block[: len(following)] != following).any(axis=1)
+        differs = (block[: len(following)] != following).any(axis=1) & ~marked[: len(following)]
         if differs.any():
             sizes = _column_sizes(log.states) if sizes is None else sizes
             with np.errstate(invalid="ignore"):  # a state that is not finite is no rounding of another
@@ -98,9 +96,7 @@ def _compare_with_next_rows(
             differs[differs] = ~(gaps <= ROUNDING * sizes).all(axis=1)
         if not check_finite:  # a broken state says nothing about where its episode began
             differs &= np.isfinite(following).all(axis=1)
-        broken[rows][: len(following)] = (
-            differs & (finite | absent)[: len(following)] & ~marked[: len(following)]
-        )
+        broken[rows][: len(following)] = differs & (finite | absent)[: len(following)]
         logged[rows] = ~absent
         block[absent] = 0.0
     return logged, broken

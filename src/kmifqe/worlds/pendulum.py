@@ -109,8 +109,8 @@ def _log_steps(controller: Controller, key: jax.Array, start: jax.Array) -> tupl
 
     carry = (start, observe(start))
     (_, last), (states, actions, rewards) = jax.lax.scan(advance, carry, jax.random.split(key, EPISODE_STEPS))
-    # Not logged a second time inside the loop: the compiler may work out cos θ twice, in two ways, and a next
-    # state one rounding away from the row that follows reads as the end of an episode.
+    # Not logged a second time inside the loop: the compiler may work out cos θ twice, in two ways, and then a next
+    # state is not the row that follows.
     next_states = jnp.concatenate([states[1:], last[None]])
     return states, actions, rewards, next_states
 
