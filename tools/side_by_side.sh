@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Table 1's records side by side on one GPU: one fit leaves most of a large one idle.
+#
+#   tools/side_by_side.sh JOBS SECONDS ROW:METHOD...      such as: 7 3600 hopper:kmifqe hopper:fqe
+#
+# Logs and truths are made first, all rows at once, since the steps of a row wait for each other rather than for cores;
+# a fit begins when its row is ready and a place is free. What SECONDS cut short goes on from its snapshot next time.
+# PRESET (fast), RESULTS (experiments/results), WORK (experiments-work), KMIFQE (the command) and WORKERS (2, a row) are
+# taken from the environment. Words of each part: $WORK/words/.
+set -u
+jobs_at_once=$1 seconds=$2; shift 2
+preset=${PRESET:-fast} results=${RESULTS:-experiments/results} work=${WORK:-experiments-work} command=${KMIFQE:-kmifqe}
+words=$work/words ready=$work/ready-$preset
+mkdir -p "$words" "$ready"
+export XLA_PYTHON_CLIENT_PREALLOCATE=false  # else the first fit takes three quarters of the memory
+begun=$SECONDS
+left() { echo $((seconds - (SECONDS - begun))); }
+
+prepare() {  # ROW: on the processor, away from the fits
+  JAX_PLATFORMS=cpu timeout "$(left)" $command reproduce data --preset "$preset" --only "$1" --resume \
+    --results "$work/data-records" --work "$work" --workers "${WORKERS:-2}" > "$words/$1" 2>&1 \
+    && touch "$ready/$1" && echo "$((SECONDS - begun)) s: $1 is ready" || echo "$1 was not made ready: $words/$1"
+}
+
+fit() {  # ROW METHOD
+  local said=$words/$1-$2
+  timeout --signal INT --kill-after 10 "$(left)" $command reproduce table1 --preset "$preset" --only "$1" --method "$2" \
+    --resume --no-prefetch --results "$results" --work "$work" > "$said" 2>&1
+  echo "$((SECONDS - begun)) s: $1 $2, exit code $?: $(tr '\r' '\n' < "$said" | grep -v '^ *$' | tail -n 1)"
+}
+
+waiting=("$@") preparing=()
+for row in $(printf '%s\n' "$@" | cut -d: -f1 | sort -u); do
+  if [ "$row" = pendulum ]; then touch "$ready/$row"; fi  # its log is made by the fit, in seconds
+  if [ ! -e "$ready/$row" ]; then prepare "$row" & preparing+=($!); fi
+done
+fits=()
+alive() { local n=0 pid; for pid in "$@"; do kill -0 "$pid" 2> /dev/null && n=$((n + 1)); done; echo $n; }
+while [ ${#waiting[@]} -gt 0 ] && [ "$(left)" -gt 15 ]; do
+  later=() still=$(alive "${preparing[@]-}")
+  for item in "${waiting[@]}"; do
+    if [ -e "$ready/${item%%:*}" ] && [ "$(alive "${fits[@]-}")" -lt "$jobs_at_once" ]; then
+      fit "${item%%:*}" "${item##*:}" & fits+=($!)
+    elif [ -e "$ready/${item%%:*}" ] || [ "$still" -gt 0 ]; then
+      later+=("$item")
+    else
+      echo "$item is left out: its row is not ready"
+    fi
+  done
+  waiting=("${later[@]-}"); [ -n "${waiting[0]-}" ] || waiting=()
+  sleep 1
+done
+[ ${#waiting[@]} -eq 0 ] || echo "no time was left for: ${waiting[*]}"
+wait
