@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Table 1's records side by side on one GPU: one fit leaves most of a large one idle.
+# Table 1's records side by side on one GPU: a fit alone does not fill a large one.
 #
 #   tools/side_by_side.sh JOBS SECONDS ROW:METHOD...      such as: 7 3600 hopper:kmifqe hopper:fqe
 #
@@ -8,10 +8,12 @@
 # PRESET (fast), RESULTS (experiments/results), WORK (experiments-work), KMIFQE (the command) and WORKERS (2, a row) are
 # taken from the environment. Words of each part: $WORK/words/.
 set -u
+if [ $# -lt 3 ]; then echo "usage: $0 JOBS SECONDS ROW:METHOD..." >&2; exit 2; fi
 jobs_at_once=$1 seconds=$2; shift 2
 preset=${PRESET:-fast} results=${RESULTS:-experiments/results} work=${WORK:-experiments-work} command=${KMIFQE:-kmifqe}
 words=$work/words ready=$work/ready-$preset
 mkdir -p "$words" "$ready"
+rm -f "$ready"/*  # what is there already is found by --resume, and may have gone since
 export XLA_PYTHON_CLIENT_PREALLOCATE=false  # else the first fit takes three quarters of the memory
 begun=$SECONDS
 left() { echo $((seconds - (SECONDS - begun))); }
@@ -31,8 +33,8 @@ fit() {  # ROW METHOD
 
 waiting=("$@") preparing=()
 for row in $(printf '%s\n' "$@" | cut -d: -f1 | sort -u); do
-  if [ "$row" = pendulum ]; then touch "$ready/$row"; fi  # its log is made by the fit, in seconds
-  if [ ! -e "$ready/$row" ]; then prepare "$row" & preparing+=($!); fi
+  if [ "$row" = pendulum ]; then touch "$ready/$row"  # its log is made by the fit, in seconds
+  else prepare "$row" & preparing+=($!); fi
 done
 fits=()
 alive() { local n=0 pid; for pid in "$@"; do kill -0 "$pid" 2> /dev/null && n=$((n + 1)); done; echo $n; }
