@@ -159,7 +159,9 @@ def test_the_value_is_a_weighted_mean(name: str) -> None:
     m = problem.first_states.shape[0]
     half = jnp.where(jnp.arange(m) < m // 2, 2.0, 0.0)
     plain, one, other = (
-        np.asarray(_values(estimator, with_mean(state, w), replace(problem, episode_weights=w)), np.float64)
+        np.asarray(
+            _values(estimator.value, with_mean(state, w), replace(problem, episode_weights=w)), np.float64
+        )
         for w in (None, jnp.tile(half, (SEEDS, 1)), jnp.tile(2.0 - half, (SEEDS, 1)))
     )
     np.testing.assert_allclose(0.5 * (one + other), plain, rtol=1e-4, atol=1e-6)

@@ -127,8 +127,9 @@ class Memory:
         self.snapshots.append(snapshot)
 
 
-# A bias that was taken from a network of before, and is still taken off after the restart; and the target network.
-KEEPS_ITS_BIAS = {"bias": "held", "bias_step": 50, "half_fqe_at": 0.05}
+# A bias that was taken from a network of before, and is still taken off after the restart; the target network; and
+# what the networks of before said.
+KEEPS_ITS_BIAS = {"bias": "held", "bias_step": 50, "half_fqe_at": 0.05, "average_step": 75}
 
 
 @pytest.mark.parametrize(("name", "settings"), [("kmifqe", {}), ("kmifqe", KEEPS_ITS_BIAS), ("fqe", {})])
@@ -150,6 +151,7 @@ def test_a_fit_goes_on_from_any_snapshot_with_the_same_bits(name: str, settings:
         for a, b in zip(jax.tree.leaves(whole.final_state), jax.tree.leaves(again.final_state), strict=True):
             np.testing.assert_array_equal(a, b)
         np.testing.assert_array_equal(whole.trajectory, again.trajectory)
+        np.testing.assert_array_equal(whole.values, again.values)
         for info, series in whole.infos.items():
             np.testing.assert_array_equal(series, again.infos[info])
         assert again.seconds > snapshot.seconds

@@ -20,7 +20,7 @@ from estimators.small import (
     quick,
     run,
 )
-from kmifqe.estimators import Estimate, Estimator, KMIFQEConfig, kmifqe
+from kmifqe.estimators import Estimate, Estimator, KMIFQEConfig, fit, kmifqe
 from kmifqe.estimators.fit import _init
 from kmifqe.estimators.kmifqe import KMIFQEState
 from kmifqe.estimators.kmifqe_draws import minibatch, words_of_fqe
@@ -349,6 +349,33 @@ def test_metric_and_bandwidth_are_new_only_when_their_periods_end() -> None:
     assert (first.h != np.asarray(once.h)).all()
     assert (np.asarray(once.h) != np.asarray(twice.h)).all()
     np.testing.assert_allclose(result.infos["h"], [once.h, twice.h], rtol=1e-5)
+
+
+def test_the_estimate_is_the_mean_over_the_copies_from_the_average_step_on() -> None:
+    problem, _, _ = lqr_problem()
+    estimator = quick("kmifqe", target_period=5, average_step=20)
+    often, seldom = (fit(estimator, problem, seeds=2, steps=50, record_every=every) for every in (5, 50))
+    late = often.recorded_steps > 20
+    np.testing.assert_allclose(often.values, often.trajectory[late].mean(axis=0), rtol=1e-5)
+    np.testing.assert_array_equal(often.values, seldom.values)
+    assert (np.abs(often.values - often.trajectory[-1]) > 1e-4).all()
+    before = fit(estimator, problem, seeds=2, steps=15)
+    np.testing.assert_array_equal(before.values, before.trajectory[-1])
+
+
+def test_a_network_that_starts_at_the_mean_differs_from_one_that_does_not_by_the_mean_reward() -> None:
+    problem, _, _ = lqr_problem()
+    mean = float(problem.rewards.mean())
+    at_mean, at_zero = (
+        estimator.value(estimator.init(jax.random.key(0), problem), problem)
+        for estimator in (quick("kmifqe", start_at_mean=True), quick("kmifqe"))
+    )
+    assert float(at_mean - at_zero) == pytest.approx(mean, rel=1e-4)
+    large = replace(problem, rewards=1e6 * problem.rewards)  # learned in a unit of its own
+    estimator = quick("kmifqe", start_at_mean=True)
+    assert float(estimator.value(estimator.init(jax.random.key(0), large), large)) == pytest.approx(
+        1e6 * mean, rel=0.5
+    )
 
 
 def test_what_is_due_when() -> None:

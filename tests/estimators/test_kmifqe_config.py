@@ -16,6 +16,12 @@ from kmifqe.estimators import KMIFQEConfig
         ({"bias": "gone"}, "bias is 'gone'; expected one of ignored, reported, subtracted, held"),
         ({"bias": "held"}, "bias is 'held' and bias_step 0; expected 'held' with a step, or neither"),
         ({"bias_step": 9}, "bias is 'ignored' and bias_step 9; expected 'held' with a step, or neither"),
+        ({"bias_share": 1.5}, r"bias_share is 1\.5; expected more than 0, at most 1"),
+        (
+            {"bias_share": 0.5},
+            r"bias is 'ignored' and bias_share 0\.5; a share is of one 'subtracted' or 'held'",
+        ),
+        ({"average_step": -1}, "average_step is -1; expected 0 or more, finite"),
         ({"bandwidth": 0.0}, r"bandwidth is 0\.0; expected a positive number"),
         ({"bandwidth": -1.0}, r"bandwidth is -1\.0; expected a positive number"),
         ({"bandwidth": float("nan")}, "bandwidth is nan; expected a positive number"),

@@ -118,8 +118,9 @@ def test_a_senseless_value_is_refused_by_name(name: str, setting: str) -> None:
         make_estimator(name, settings=[setting])
 
 
-def test_a_bias_that_would_never_be_held_is_refused() -> None:
-    held = ("bias=held", "bias_step=500")
-    assert make_estimator("kmifqe", "fast", held, steps=501).config.bias_step == 500
-    with pytest.raises(InputError, match="bias_step is 500; expected less than the 500 steps of the fit"):
-        make_estimator("kmifqe", "fast", held, steps=500)
+@pytest.mark.parametrize("settings", [("bias_step=500", "bias=held"), ("average_step=500",)])
+def test_what_would_never_begin_is_refused(settings: tuple[str, ...]) -> None:
+    name = settings[0].partition("=")[0]
+    assert getattr(make_estimator("kmifqe", "fast", settings, steps=501).config, name) == 500
+    with pytest.raises(InputError, match=f"{name} is 500; expected less than the 500 steps of the fit"):
+        make_estimator("kmifqe", "fast", settings, steps=500)

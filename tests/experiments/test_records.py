@@ -116,6 +116,16 @@ def test_only_a_record_of_the_same_settings_counts_as_done(tmp_path):
     assert is_done(*place, {"steps": 7, "clip": (1e-3, 2.0)})
     assert not is_done(*place, {"steps": 8, "clip": (1e-3, 2.0)})
     assert not is_done(*place[:-1], "fqe", {"steps": 7})
+    assert not is_done(*place, {"steps": 7, "clip": (1e-3, 2.0), "tau": 0.1})
+    assert not is_done(*place, {"steps": 7})
+
+
+def test_a_setting_that_came_later_counts_as_what_changed_nothing(tmp_path):
+    write_record(record(config={"hidden": 8}), tmp_path)
+    place = (tmp_path, "smoke", "table1", "hopper", "kmifqe")
+    assert is_done(*place, {"config": {"hidden": 8, "average_step": 0, "start_at_mean": False}})
+    assert not is_done(*place, {"config": {"hidden": 8, "average_step": 5}})
+    assert not is_done(*place, {"config": {"hidden": 9, "average_step": 0}})
 
 
 @pytest.mark.parametrize(

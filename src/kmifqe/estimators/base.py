@@ -37,6 +37,7 @@ class Estimator(NamedTuple):
     refresh_kind: Callable[[int], str] = lambda step: "all"  # what is due after so many steps
     refreshed: tuple[str, ...] = ()
     restart_every: int = 0
+    settled: Callable[[State, Problem], Float[Array, ""]] | None = None  # V̂ to end with; None: `value` there
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from kmifqe.errors import InputError
 from kmifqe.estimators.base import Estimate, Estimator, State, config_dict
@@ -88,7 +88,7 @@ def fit(
         state, info = _advance(estimator, keys, state, problem, done, end)
         kept = _kept_if_due(checkpoints, estimator, end, state)
         state = _refreshed(estimator, end, state, problem)
-        values = np.asarray(_values(estimator, state, problem))
+        values = np.asarray(_values(estimator.value, state, problem))
         rate = (end - done) / (time.perf_counter() - clock)
         records.add(end, values, {name: np.asarray(series) for name, series in info.items()})
         done = end
@@ -98,13 +98,16 @@ def fit(
             seconds = before + time.perf_counter() - started
             checkpoints.save(Snapshot(end, kept, *records.so_far(), records.stacked_infos(), seconds))
     recorded, trajectory = records.so_far()
+    values = trajectory[-1]
+    if estimator.settled is not None:
+        values = np.asarray(_values(estimator.settled, state, problem))
     return Estimate(
         estimator=estimator.name,
         config=plan.config,
         gamma=plan.gamma,
         seeds=plan.seeds,
         steps=done,
-        values=trajectory[-1].astype(np.float64),
+        values=values.astype(np.float64),
         recorded_steps=recorded,
         trajectory=trajectory,
         infos=records.stacked_infos(),
@@ -220,9 +223,11 @@ def _init(estimator: Estimator, keys: Array, problem: Problem) -> State:
 
 
 @partial(jax.jit, static_argnums=0)
-def _values(estimator: Estimator, state: State, problem: Problem) -> Array:
-    value = lambda state, weights: estimator.value(state, of_seed(problem, weights))  # noqa: E731
-    return jax.vmap(value)(state, problem.episode_weights)
+def _values(
+    value: Callable[[State, Problem], Float[Array, ""]], state: State, problem: Problem
+) -> Float[Array, " seeds"]:
+    of_one = lambda state, weights: value(state, of_seed(problem, weights))  # noqa: E731
+    return jax.vmap(of_one)(state, problem.episode_weights)
 
 
 def _advance(

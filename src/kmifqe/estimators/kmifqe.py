@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 import jax
@@ -37,6 +37,13 @@ RUNNING = 0.05  # weight of a step in the running mean of log h
 AVERAGED = 0.05  # of the steps before a bias is held: over so many a mean network has lost the steps' noise
 
 
+class Told(NamedTuple):
+    """The mean of what the network said at copies, in the unit Q is learned in, and how many those were."""
+
+    mean: Float[Array, ""]
+    copies: Float[Array, ""]
+
+
 class KMIFQEState(NamedTuple):
     """Network and optimiser, and what the frozen target network says about every row.
 
@@ -55,6 +62,7 @@ class KMIFQEState(NamedTuple):
     row_means: RowMeans | None  # of the rows' episode weights; None without a bootstrap
     bent: mlp.QParams | None  # the mean network whose bias is taken off, where one is kept for it
     copied: mlp.QParams | None  # the target network, where FQE's rows ask it
+    told: Told | None  # V̂ so far, where it is a mean over copies
 
 
 PAPER = KMIFQEConfig()
@@ -80,6 +88,8 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
         unit, means = reward_scale(problem), row_means(problem)
         network_key, bandwidth_key = jax.random.split(key)
         params = mlp.init_q(network_key, problem.state_dim + problem.action_dim, config.hidden)
+        if config.start_at_mean:
+            params = params._replace(b3=params.b3 + in_unit(jnp.mean(problem.rewards), unit))
         h = jnp.float32(config.bandwidth or config.bandwidth_bounds[1] / 4)
         log_v = jnp.float32(jnp.nan)
         ahead = look_ahead(params, problem, factors(config, problem), None, reading)
@@ -92,8 +102,20 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
             h, log_v = new_bandwidth(config, words, params, ahead, Bandwidth(h, log_v), unit, means, problem)
         envelope = envelope_around(config, jnp.log(h), ahead, problem)
         bent, copied = params if holds_bias else None, params if asks_fqe else None
+        told = Told(jnp.float32(0), jnp.float32(0)) if config.average_step else None
         return KMIFQEState(
-            params, optimizer.init(params), ahead, envelope, h, jnp.log(h), log_v, unit, means, bent, copied
+            params,
+            optimizer.init(params),
+            ahead,
+            envelope,
+            h,
+            jnp.log(h),
+            log_v,
+            unit,
+            means,
+            bent,
+            copied,
+            told,
         )
 
     metric_steps = config.target_period * config.metric_period
@@ -168,7 +190,7 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
         rewards = in_unit(problem.rewards[rows], state.reward_scale)
         next_values = state.ahead.next_value[rows]
         if config.bias in ("subtracted", "held"):
-            next_values = next_values - bend_of(rows, h, state)
+            next_values = next_values - config.bias_share * bend_of(rows, h, state)
         if taken.of_fqe is not None:
             assert state.copied is not None  # kept for this
             told = fqe_values(config, state.copied, problem, rows)
@@ -196,7 +218,16 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
             mean = jnp.sum(of_kernel * bend_of(rows, h, state)) / jnp.maximum(jnp.sum(of_kernel), 1.0)
             info["bias"] = gain * mean * state.reward_scale
         state = state._replace(params=params, opt_state=opt_state, h=h, log_h=log_h, log_v=log_v)
+        if state.told is not None:
+            so_far, is_copied = state.told, (t + 1) % config.target_period == 0
+            averaged = partial(counted_in, params, so_far, problem)
+            due = is_copied & (t >= config.average_step)
+            state = state._replace(told=jax.lax.cond(due, averaged, lambda: so_far))
         return state, info
+
+    def counted_in(params: mlp.QParams, told: Told, problem: Problem) -> Told:
+        copies = told.copies + 1.0
+        return Told(told.mean + (first_value(params, problem) - told.mean) / copies, copies)
 
     def bend_of(rows: Array, h: Array, state: KMIFQEState) -> Float[Array, " rows"]:
         """Return what a' changes of Q̄; an expansion says 0 where a' is no neighbour of π̃(s') in the kernel."""
@@ -207,10 +238,18 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
         distance = jnp.sum(squared[jnp.minimum(rows, len(squared) - 1)], axis=1)
         return jnp.where(distance <= (NEIGHBOUR * h) ** 2, bend[rows], 0.0)
 
-    def value(state: KMIFQEState, problem: Problem) -> Float[Array, ""]:
+    def first_value(params: mlp.QParams, problem: Problem) -> Float[Array, ""]:
         x = inputs(config, problem, problem.first_states, problem.first_actions)
-        told = jax.vmap(mlp.q_value, in_axes=(None, 0))(state.params, x)
-        return mean_over_rows(told, problem.episode_weights) * state.reward_scale
+        told = jax.vmap(mlp.q_value, in_axes=(None, 0))(params, x)
+        return mean_over_rows(told, problem.episode_weights)
+
+    def value(state: KMIFQEState, problem: Problem) -> Float[Array, ""]:
+        return first_value(state.params, problem) * state.reward_scale
+
+    def settled(state: KMIFQEState, problem: Problem) -> Float[Array, ""]:
+        assert state.told is not None  # average_step
+        mean = state.told.mean * state.reward_scale
+        return jnp.where(state.told.copies > 0, mean, value(state, problem))  # a fit may stop before
 
     check_every = _check_every(config.target_period, config.envelope_period) if follows(config) else 0
     name = "kmifqe" if config.metric == "learned" else "kmifqe-identity"
@@ -226,6 +265,7 @@ def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
         refresh_kind=refresh_kind,
         refreshed=("ahead", "envelope", "copied"),
         restart_every=metric_steps,
+        settled=settled if config.average_step else None,
     )
 
 

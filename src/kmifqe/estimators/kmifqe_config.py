@@ -24,6 +24,7 @@ class KMIFQEConfig:
     decay_steps: int = (
         0  # steps over which the learning rate falls to a hundredth along a cosine; 0: constant
     )
+    start_at_mean: bool = False  # Q begins around the log's mean reward instead of around 0
     target_period: int = 1000  # steps between hard copies of the target network
     metric: str = "learned"  # or "identity": the paper's ablation
     metric_floor: float = 0.1  # added to M, relative to max(M): condition number at most 1 + 1/floor
@@ -39,9 +40,13 @@ class KMIFQEConfig:
     # That network is the mean of the copies up to the first new metric from this step on, over about a twentieth of
     # the steps: what Q learns later does not feed it.
     bias_step: int = 0
+    bias_share: float = 1.0  # how much of the bias is subtracted: a network sees it with an error of its own
     # Effective sample, as a share x of the rows, at which half of a minibatch is drawn alike and bootstraps on
     # Q̄(s', π̃(s')), as FQE's rows do; at a share e it is x / (x + e) of it. 0: never.
     half_fqe_at: float = 0.0
+    # From this step on V̂ is the mean of what Q says at every copy; 0: what it says at the end. What a single network
+    # says of a log that hardly tells Q wanders for as long as it trains.
+    average_step: int = 0
     density_floor: float = 1e-5  # of μ(π̃(s')|s') inside v (fitted μ: 1e-3)
     bandwidth_period: int = 1  # steps between new bandwidths
     metric_period: int = 1  # target copies between new metrics; in between only the bootstrap values are new
@@ -70,12 +75,19 @@ class KMIFQEConfig:
             raise InputError(
                 f"bias is {self.bias!r} and bias_step {self.bias_step}; expected 'held' with a step, or neither"
             )
+        if not 0 < self.bias_share <= 1:
+            raise InputError(f"bias_share is {self.bias_share}; expected more than 0, at most 1")
+        if self.bias_share < 1 and self.bias not in ("subtracted", "held"):
+            raise InputError(
+                f"bias is {self.bias!r} and bias_share {self.bias_share}; a share is of one 'subtracted' or 'held'"
+            )
         for name in (
             "metric_floor",
             "density_floor",
             "decay_steps",
             "envelope_period",
             "bias_step",
+            "average_step",
             "half_fqe_at",
         ):
             if not 0 <= getattr(self, name) < float("inf"):

@@ -61,10 +61,11 @@ def make_estimator(
             changes[field] = _converted(value, getattr(config, field), setting)
     chosen = replace(config, **changes)
     in_all = steps or default_steps(preset)
-    if getattr(chosen, "bias_step", 0) >= in_all:
-        raise InputError(
-            f"bias_step is {chosen.bias_step}; expected less than the {in_all:,} steps of the fit"
-        )
+    for begins in ("bias_step", "average_step"):
+        if getattr(chosen, begins, 0) >= in_all:
+            raise InputError(
+                f"{begins} is {getattr(chosen, begins)}; expected less than the {in_all:,} steps of the fit"
+            )
     estimator = make(chosen)
     return estimator if "stages" in known else estimator._replace(default_steps=default_steps(preset))
 

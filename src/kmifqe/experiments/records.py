@@ -19,6 +19,8 @@ SCHEMA = "kmifqe.experiment/1"
 RESULTS = Path("experiments") / "results"  # under the current directory, unless the user says where
 MOST_POINTS = 50  # of a stored trajectory
 DIGITS = 6  # significant, of stored numbers: float32 has no more
+# Settings that came later than records that are kept, and the value at which they change nothing.
+LATER = {"bias_share": 1.0, "start_at_mean": False, "average_step": 0}
 NAMES = ("experiment", "row", "method", "preset")
 
 Record = dict[str, Any]
@@ -144,11 +146,22 @@ def read_records(root: Path, experiment: str | None = None, preset: str | None =
 def is_done(
     root: Path, preset: str, experiment: str, row: str, method: str, settings: Mapping[str, Any]
 ) -> bool:
-    """Return whether a record made with exactly these settings is there already."""
+    """Return whether a record made with these settings is there already."""
     path = record_path(root, preset, experiment, row, method)
     if not path.exists():
         return False
-    return bool(read_record(path).get("settings") == json.loads(_json(dict(settings))))
+    return _same(read_record(path).get("settings"), json.loads(_json(dict(settings))))
+
+
+def _same(recorded: Any, asked: Any) -> bool:
+    if not (isinstance(recorded, dict) and isinstance(asked, dict)):
+        return bool(recorded == asked)
+    new = asked.keys() - recorded.keys()
+    return (
+        recorded.keys() <= asked.keys()
+        and all(name in LATER and asked[name] == LATER[name] for name in new)
+        and all(_same(recorded[name], asked[name]) for name in recorded)
+    )
 
 
 def _json(value: Any) -> str:

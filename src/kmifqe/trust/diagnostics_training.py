@@ -185,7 +185,7 @@ def _moving(estimate: Estimate) -> Diagnostic | None:
     earlier = estimate.trajectory[min(late, len(estimate.trajectory) - 1)]
     if not np.isfinite(earlier).all():
         return None
-    moved = float(np.mean(estimate.values - earlier))
+    moved = float(np.mean(estimate.trajectory[-1] - earlier))  # a mean over the last steps would hide it
     noise = estimate.spread if len(estimate.values) > 1 else 0.0
     allowed = max(noise, 0.01 * abs(estimate.value))
     ratio = abs(moved) / allowed if allowed > 0 else float(moved != 0)
