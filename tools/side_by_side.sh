@@ -3,8 +3,8 @@
 #
 #   tools/side_by_side.sh JOBS SECONDS ROW:METHOD...      such as: 7 3600 hopper:kmifqe hopper:fqe
 #
-# Logs and truths are made first, all rows at once, since the steps of a row wait for each other rather than for cores;
-# a fit begins when its row is ready and a place is free. What SECONDS cut short goes on from its snapshot next time.
+# Logs and truths are made first, all rows at once, so give few rows at a time where cores are few; a fit begins when its
+# row is ready and a place is free. What SECONDS cut short goes on from its snapshot next time.
 # PRESET (fast), RESULTS (experiments/results), WORK (experiments-work), KMIFQE (the command) and WORKERS (2, a row) are
 # taken from the environment. Words of each part: $WORK/words/.
 set -u

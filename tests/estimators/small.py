@@ -6,14 +6,19 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from kmifqe.data.transitions import Transitions
 from kmifqe.estimators import ESTIMATORS, Estimate, Estimator, fit
+from kmifqe.estimators.fit import _init
+from kmifqe.estimators.kmifqe import KMIFQEState
 from kmifqe.problem import Problem
 from kmifqe.worlds.lqr import LQR
 
 UNCLIPPED = (0.0, float("inf"))
+PAPER_CLIP = (1e-3, 2.0)
 
 
 def estimator_with(name: str, **settings: Any) -> Estimator:
@@ -190,3 +195,13 @@ def run(estimator: Estimator, problem: Problem, **options: Any) -> Estimate:
 def forget_target_density(problem: Problem) -> Problem:
     """Return the problem as if only the log knew its densities."""
     return replace(problem, log_mu_target=None)
+
+
+def chain_kmifqe() -> Estimator:
+    return quick("kmifqe", clip=PAPER_CLIP, bandwidth=0.1)
+
+
+def first_state(estimator: Estimator, problem: Problem) -> KMIFQEState:
+    """Return the first seed's state as `fit` makes it, by a program that other tests have compiled."""
+    keys = jnp.stack([jax.random.key(seed) for seed in range(SEEDS)])
+    return jax.tree.map(lambda leaf: leaf[0], _init(estimator, keys, problem))

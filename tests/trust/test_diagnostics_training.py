@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -42,6 +44,13 @@ def test_a_value_that_still_moves_is_named():
     moving = FLAT + np.linspace(1, 0, 8)[:, None]
     (note,) = notes(estimate(moving))
     assert note.startswith(f"V̂ moved by {moving[-1].mean() - moving[5].mean():+.3f}")
+
+
+def test_a_mean_over_the_last_steps_does_not_hide_that_the_network_moves():
+    moving = FLAT + np.linspace(1, 0, 8)[:, None]
+    averaged = replace(estimate(moving), values=moving[5])
+    (note,) = notes(averaged)
+    assert note.startswith("V̂ moved by -0.286")
 
 
 @pytest.mark.parametrize(

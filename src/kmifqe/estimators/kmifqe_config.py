@@ -40,12 +40,12 @@ class KMIFQEConfig:
     # That network is the mean of the copies up to the first new metric from this step on, over about a twentieth of
     # the steps: what Q learns later does not feed it.
     bias_step: int = 0
-    bias_share: float = 1.0  # how much of the bias is subtracted: a network sees it with an error of its own
+    bias_share: float = 1.0  # how much of the bias is subtracted
     # Effective sample, as a share x of the rows, at which half of a minibatch is drawn alike and bootstraps on
     # Q̄(s', π̃(s')), as FQE's rows do; at a share e it is x / (x + e) of it. 0: never.
     half_fqe_at: float = 0.0
-    # From this step on V̂ is the mean of what Q says at every copy; 0: what it says at the end. What a single network
-    # says of a log that hardly tells Q wanders for as long as it trains.
+    # From this step on V̂ is the mean of what Q says at every copy; 0: what it says at the end. On some logs that
+    # moves for as long as Q trains (docs/reproduction.md).
     average_step: int = 0
     density_floor: float = 1e-5  # of μ(π̃(s')|s') inside v (fitted μ: 1e-3)
     bandwidth_period: int = 1  # steps between new bandwidths
