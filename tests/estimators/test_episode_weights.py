@@ -10,15 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from estimators.small import RECORD_EVERY, SEEDS, chain_problem, lqr_problem, quick, run
-from estimators.test_kmifqe import (
+from estimators.small import (
     PAPER_CLIP,
-    assert_mean_within_errors,
+    RECORD_EVERY,
+    SEEDS,
     chain_kmifqe,
-    chain_weights,
-    sets_of_rows,
-    steps_from,
+    chain_problem,
+    lqr_problem,
+    quick,
+    run,
 )
+from estimators.test_kmifqe_draws import assert_mean_within_errors, chain_weights, sets_of_rows, steps_from
 from kmifqe.errors import InputError
 from kmifqe.estimators import Estimator, fit
 from kmifqe.estimators.episode_weights import bootstrapped, mean_over_rows, of_seed, row_means, row_weights
