@@ -36,6 +36,7 @@ def test_every_method_has_its_settings_in_every_preset(preset):
         assert sum(runs["sr-dice"].estimator.config.stages) == runs["sr-dice"].steps
         best = runs["kmifqe-best"]
         assert best.estimator.config.bias_step == best.steps // 2
+        assert best.estimator.config.average_step == best.steps * 3 // 4
         assert best.steps == (preset.best_steps or runs["kmifqe"].steps)
         assert all(run.steps >= 1 for run in runs.values())
 

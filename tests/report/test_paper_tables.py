@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from kmifqe.report.paper_numbers import LIKELIHOODS, POLICY_VALUES, TABLE1
@@ -8,6 +10,7 @@ from kmifqe.report.paper_tables import (
     conditions_line,
     error_table,
     likelihood_table,
+    means_table,
     policies_table,
     score_line,
     values_table,
@@ -91,20 +94,30 @@ def test_bias_has_its_sign_and_the_seeds_spread():
     assert cells(bias_table([record("ant", "fqe", 1.0)]), "ant")[6] == "-0.500 ± 0.250"
 
 
+def scored(row, method, errors, truth=2.0, **more):
+    """Return a record whose seeds miss the truth by these errors."""
+    values = [None if e is None else truth + e for e in errors]
+    return record(row, method, None, values=values, errors={"population": error(None, truth=truth)} | more)
+
+
+# Two seeds a and b off: RMSE² = (a² + b²)/2, and its standard error is |a² − b²|/2 through the root. 0.3 ± 0.1 here:
+TWO = (math.sqrt(0.09 + 0.06), math.sqrt(0.09 - 0.06))
+
+
 @pytest.mark.parametrize(
     ("ours", "baseline", "good"),
     [
-        ((0.1, 0.0), (0.2, 0.0), 1),
-        ((0.25, 0.03), (0.2, 0.04), 1),
-        ((0.26, 0.03), (0.2, 0.04), 0),
-        ((9.0, 0.0), (None, None), 1),
+        ((0.1, 0.1), (0.2, 0.2), 1),
+        (TWO, (0.21, 0.21), 1),
+        (TWO, (0.19, 0.19), 0),
+        ((9.0, 9.0), (0.1, None), 1),
     ],
 )
 def test_as_good_means_within_one_standard_error_of_the_difference(ours, baseline, good):
     records = [
-        record("ant", "kmifqe-best", *ours),
-        record("ant", "fqe", *baseline),
-        record("ant", "sr-dice", 99.0),
+        scored("ant", "kmifqe-best", ours),
+        scored("ant", "fqe", baseline),
+        scored("ant", "sr-dice", (99.0, 99.0)),
     ]
     line = score_line(records)
     assert f"on {good} of 1 rows." in line
@@ -112,12 +125,26 @@ def test_as_good_means_within_one_standard_error_of_the_difference(ours, baselin
 
 
 def test_pendulum_is_scored_once_against_its_logged_first_states():
-    def pendulum(method, logged, population):
-        both = {"population": error(population), "logged_first_states": error(logged)}
-        return record("pendulum", method, population, errors=both)
+    def pendulum(method, value):
+        both = {"population": error(None, truth=0.0), "logged_first_states": error(None, truth=1.0)}
+        return record("pendulum", method, None, values=[value] * 2, errors=both)
 
-    assert "on 1 of 1 rows." in score_line([pendulum("kmifqe-best", 0.1, 9.0), pendulum("fqe", 0.2, 0.1)])
+    assert "on 1 of 1 rows." in score_line([pendulum("kmifqe-best", 1.1), pendulum("fqe", 0.1)])
     assert score_line([record("ant", "fqe", 1.0)]).startswith("No row")
+
+
+def test_means_over_seeds_are_compared_with_means_over_as_many():
+    # Ours scatters around the truth, the baseline misses it by 0.5 with every seed.
+    ours = (-1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0)
+    records = [scored("ant", "kmifqe-best", ours), scored("ant", "fqe", [0.5] * 10)]
+    line = score_line(records)
+    assert "on 0 of 1 rows. Behind: ant." in line
+    assert "alike, 0 over 2, 1 over 4, 1 over 10." in line
+    assert "means" not in score_line([scored("ant", "kmifqe-best", [0.1]), scored("ant", "fqe", [0.2])])
+    # s² = 10/9: RMSE² = 10/9 (1/4 − 1/10) = 1/6
+    assert cells(means_table(records), "ant", "population")[1].startswith("0.408 ±")
+    assert cells(means_table(records), "ant", "population")[4] == "0.500 ± 0.000"
+    assert cells(means_table([scored("ant", "fqe", [0.5] * 3)]), "ant", "population")[4] == "–"
 
 
 def test_policy_values_carry_their_errors():

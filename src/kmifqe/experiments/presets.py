@@ -14,9 +14,11 @@ METHODS = ("kmifqe", "kmifqe-best", "kmifqe-identity", "sr-dice", "fqe", "fqe-st
 
 # Our best documented settings: the same for every row, on top of the size's own settings for KMIFQE. The systems of
 # all rows cut actions to the box, and most targets act at its edge, where a smooth Q of uncut actions rounds a corner
-# off. Where few rows have an action near the target's, FQE's rows fill the minibatch. From half of the steps on the
-# kernel's bias is taken off the other rows (docs/estimators/kmifqe.md, docs/intervals.md).
-BEST = ("cut_actions=true", "half_fqe_at=0.02", "bias=held")
+# off. Where few rows have an action near the target's, FQE's rows fill the minibatch; where hardly any row teaches
+# it, a network says what it began with, and the log's mean reward is nearer to V than 0. From half of the steps on
+# the bias is taken off the kernel's rows; V̂ is the mean over the copies of the last quarter
+# (docs/estimators/kmifqe.md, docs/intervals.md; docs/best_settings.md has what was tried).
+BEST = ("cut_actions=true", "half_fqe_at=0.02", "start_at_mean=true", "bias=held")
 
 _ESTIMATOR_OF = {"kmifqe-best": "kmifqe", "fqe-standardized": "fqe"}
 _EXTRA = {"kmifqe-best": BEST, "fqe-standardized": ("inputs=standardized",)}
@@ -89,7 +91,7 @@ class Preset:
         steps = (best and self.best_steps) or self.kernel_steps[kind]
         in_all = steps or default_steps(self.kernel[kind])
         if best:
-            texts = (f"bias_step={in_all // 2}", *texts)
+            texts = (f"bias_step={in_all // 2}", f"average_step={in_all * 3 // 4}", *texts)
         return Run(make_estimator(name, self.kernel[kind], texts, steps), in_all)
 
 
