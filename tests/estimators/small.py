@@ -164,6 +164,7 @@ _QUICK_KMIFQE = {
 }
 QUICK: dict[str, dict[str, Any]] = {
     "kmifqe": _QUICK_KMIFQE,
+    "kmifqe-best": _QUICK_KMIFQE | {"bias_step": 50, "average_step": 100},  # early, for runs of a few records
     "kmifqe-identity": _QUICK_KMIFQE,
     "fqe": {"hidden": 32, "batch": 64, "learning_rate": 3e-3, "tau": 0.02},
     "sr-dice": {

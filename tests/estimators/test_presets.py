@@ -45,6 +45,26 @@ def test_a_fast_presets_learning_rate_falls_over_the_steps_that_are_asked_for() 
     assert make_estimator("kmifqe", "mujoco", steps=500).config.decay_steps == 0
 
 
+def test_kmifqe_at_its_best_is_kmifqe_with_other_settings_and_a_name_of_its_own() -> None:
+    plain, best = make_estimator("kmifqe", "mujoco-fast"), make_estimator("kmifqe-best", "mujoco-fast")
+    assert (plain.name, best.name) == ("kmifqe", "kmifqe-best")
+    changed = {f: value for f, value in vars(best.config).items() if getattr(plain.config, f) != value}
+    assert changed == {
+        "cut_actions": True,
+        "half_fqe_at": 0.02,
+        "start_at_mean": True,
+        "bias": "held",
+        "bias_step": 50_000,
+        "average_step": 75_000,
+    }
+
+
+def test_the_steps_of_the_best_settings_are_shares_of_those_asked_for() -> None:
+    config = make_estimator("kmifqe-best", "fast", steps=400).config
+    assert (config.bias_step, config.average_step, config.decay_steps) == (200, 300, 400)
+    assert make_estimator("kmifqe-best", "fast", ["average_step=0"], 400).config.average_step == 0
+
+
 def test_a_fast_preset_leaves_the_baselines_settings_alone() -> None:
     for name in ("fqe", "sr-dice"):
         assert make_estimator(name, "mujoco-fast").config == make_estimator(name, "mujoco").config
@@ -60,7 +80,7 @@ def test_settings_are_read_as_the_type_of_their_field() -> None:
 
 def test_a_setting_with_a_name_is_for_that_estimator_only() -> None:
     hidden = {name: make_estimator(name, settings=["fqe.hidden=8"]).config.hidden for name in ESTIMATORS}
-    assert hidden == {"kmifqe": 256, "kmifqe-identity": 256, "fqe": 8, "sr-dice": 256}
+    assert hidden == dict.fromkeys(ESTIMATORS, 256) | {"fqe": 8}
 
 
 def test_a_later_setting_wins_over_an_earlier_one_and_over_the_preset() -> None:

@@ -10,7 +10,7 @@ import typer
 from kmifqe.cli.dataset import Data, MaxEpisodeSteps
 
 # Said again here, and compared with the library by a test: --help is not to wait for JAX.
-ESTIMATORS = "kmifqe, kmifqe-identity, fqe, sr-dice"
+ESTIMATORS = "kmifqe, kmifqe-best, kmifqe-identity, fqe, sr-dice"
 PRESETS = "pendulum, mujoco, d4rl, fast, pendulum-fast, mujoco-fast, d4rl-fast"
 SAVE_SECONDS = 30.0
 

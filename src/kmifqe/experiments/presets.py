@@ -12,16 +12,8 @@ from kmifqe.estimators.presets import default_steps
 
 METHODS = ("kmifqe", "kmifqe-best", "kmifqe-identity", "sr-dice", "fqe", "fqe-standardized")
 
-# Our best documented settings: the same for every row, on top of the size's own settings for KMIFQE. The systems of
-# all rows cut actions to the box, and most targets act at its edge, where a smooth Q of uncut actions rounds a corner
-# off. Where few rows have an action near the target's, FQE's rows fill the minibatch; where hardly any row teaches
-# it, a network says what it began with, and the log's mean reward is nearer to V than 0. From half of the steps on
-# the bias is taken off the kernel's rows; V̂ is the mean over the copies of the last quarter
-# (docs/estimators/kmifqe.md, docs/intervals.md; docs/best_settings.md has what was tried).
-BEST = ("cut_actions=true", "half_fqe_at=0.02", "start_at_mean=true", "bias=held")
-
-_ESTIMATOR_OF = {"kmifqe-best": "kmifqe", "fqe-standardized": "fqe"}
-_EXTRA = {"kmifqe-best": BEST, "fqe-standardized": ("inputs=standardized",)}
+_ESTIMATOR_OF = {"fqe-standardized": "fqe"}
+_EXTRA = {"fqe-standardized": ("inputs=standardized",)}
 _PAPER_STEPS = {"pendulum": 2_000_000, "mujoco": 1_000_000, "d4rl": 1_000_000}
 
 
@@ -87,12 +79,14 @@ class Preset:
             return Run(make_estimator(name, kind, (f"stages={stages}", *texts)), sum(self.sr_dice_stages))
         if name == "fqe":
             return Run(make_estimator(name, kind, texts), self.fqe_steps[kind])
-        best = method == "kmifqe-best"
-        steps = (best and self.best_steps) or self.kernel_steps[kind]
-        in_all = steps or default_steps(self.kernel[kind])
-        if best:
-            texts = (f"bias_step={in_all // 2}", f"average_step={in_all * 3 // 4}", *texts)
-        return Run(make_estimator(name, self.kernel[kind], texts, steps), in_all)
+        steps = (method == "kmifqe-best" and self.best_steps) or self.kernel_steps[kind]
+        estimator = make_estimator(name, self.kernel[kind], texts, steps)
+        return Run(estimator, steps or default_steps(self.kernel[kind]))
+
+
+def _of_kmifqe(setting: str) -> tuple[str, ...]:
+    """Return the setting for KMIFQE, its best settings and its ablation, and for no baseline."""
+    return tuple(f"{name}.{setting}" for name in ("kmifqe", "kmifqe-best", "kmifqe-identity"))
 
 
 _FAST_KERNEL = {kind: f"{kind}-fast" for kind in _PAPER_STEPS}
@@ -120,7 +114,7 @@ PRESETS: dict[str, Preset] = {
             fqe_steps=dict.fromkeys(_PAPER_STEPS, 20),
             sr_dice_stages=(5, 5, 10),
             settings=(
-                *("hidden=8", "features=8", "kmifqe.batch=16", "kmifqe-identity.batch=16", "fqe.batch=16"),
+                *("hidden=8", "features=8", *_of_kmifqe("batch=16"), "fqe.batch=16"),
                 *(
                     "sr-dice.batch=16",
                     "ratio_batch=16",
@@ -156,9 +150,8 @@ PRESETS: dict[str, Preset] = {
             fqe_steps=dict.fromkeys(_PAPER_STEPS, 15_000),
             sr_dice_stages=(1_500, 10_000, 9_000),
             settings=(
-                *("hidden=64", "features=64", "kmifqe.batch=256", "kmifqe-identity.batch=256"),
+                *("hidden=64", "features=64", *_of_kmifqe("batch=256"), *_of_kmifqe("learning_rate=0.003")),
                 *("ratio_batch=512", "target_period=12", "metric_period=50", "tau=0.05"),
-                *("kmifqe.learning_rate=0.003", "kmifqe-identity.learning_rate=0.003"),
             ),
             fit_settings={"components": (5, 10), "hidden": (64, 64), "steps": 1_500},
         ),

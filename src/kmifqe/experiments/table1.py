@@ -78,7 +78,7 @@ def method_settings(row: Row, method: str, context: Context) -> dict[str, Any]:
     of_data = data.data_settings(row, context)
     fitted = row.kind == "d4rl" and _needs_density(method)
     return {
-        "estimator": plan.estimator.name,
+        "estimator": plan.estimator.name.removesuffix("-best"),  # which KMIFQE it is, its config says
         "config": config_dict(plan.estimator.config),
         "steps": plan.steps,
         "seeds": context.preset.seeds,

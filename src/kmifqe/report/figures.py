@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,9 +16,21 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Okabe and Ito's palette: told apart by every kind of colour vision, and in grey by their lightness.
-COLORS = {"kmifqe": "#0072B2", "kmifqe-identity": "#E69F00", "fqe": "#009E73", "sr-dice": "#CC79A7"}
-STYLES = {"kmifqe": "-", "kmifqe-identity": "--", "fqe": "-.", "sr-dice": ":"}
-MARKERS = {"kmifqe": "o", "kmifqe-identity": "s", "fqe": "^", "sr-dice": "D"}
+COLORS = {
+    "kmifqe": "#0072B2",
+    "kmifqe-best": "#D55E00",
+    "kmifqe-identity": "#E69F00",
+    "fqe": "#009E73",
+    "sr-dice": "#CC79A7",
+}
+STYLES: dict[str, Any] = {
+    "kmifqe": "-",
+    "kmifqe-best": (0, (8, 2)),  # long dashes
+    "kmifqe-identity": "--",
+    "fqe": "-.",
+    "sr-dice": ":",
+}
+MARKERS = {"kmifqe": "o", "kmifqe-best": "P", "kmifqe-identity": "s", "fqe": "^", "sr-dice": "D"}
 
 
 def trajectories_figure(
@@ -100,7 +112,7 @@ def save_figure(figure: Figure, path: Path) -> None:
         figure.savefig(partial, dpi=160)
 
 
-def _style(name: str) -> dict[str, str]:
+def _style(name: str) -> dict[str, Any]:
     return {"color": COLORS.get(name, "black"), "linestyle": STYLES.get(name, "-"), "label": name}
 
 

@@ -10,6 +10,7 @@ from kmifqe.report.numbers import number
 VERDICTS = {"trustworthy": "ok", "use with care": "care", "do not use": "bad"}
 NAMES = {
     "kmifqe": "KMIFQE",
+    "kmifqe-best": "KMIFQE, best settings",
     "kmifqe-identity": "KMIFQE without metric",
     "fqe": "FQE",
     "sr-dice": "SR-DICE",

@@ -2,9 +2,10 @@
 const SVG = 'http://www.w3.org/2000/svg';
 
 const NAMES = {
-  'kmifqe': 'KMIFQE', 'kmifqe-identity': 'KMIFQE without metric', 'fqe': 'FQE', 'sr-dice': 'SR-DICE',
+  'kmifqe': 'KMIFQE', 'kmifqe-best': 'KMIFQE, best settings', 'kmifqe-identity': 'KMIFQE without metric',
+  'fqe': 'FQE', 'sr-dice': 'SR-DICE',
 };
-const DASHES = { 'kmifqe': '', 'kmifqe-identity': '7 4', 'fqe': '10 3 2 3', 'sr-dice': '2 3' };
+const DASHES = { 'kmifqe': '', 'kmifqe-best': '14 3', 'kmifqe-identity': '7 4', 'fqe': '10 3 2 3', 'sr-dice': '2 3' };
 
 const nameOf = (estimator) => (Object.hasOwn(NAMES, estimator) ? NAMES[estimator] : estimator);
 const classOf = (estimator) => (Object.hasOwn(NAMES, estimator) ? `c-${estimator}` : 'c-other');
