@@ -6,7 +6,6 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from kmifqe.experiments.records import error_of
 from kmifqe.report.seed_means import error_of_mean
 
 VALUES = [1.1, 0.7, 1.6, 0.9, 1.2, 1.4, 0.2]
@@ -20,11 +19,10 @@ def test_it_is_the_rmse_over_every_choice_of_so_many_seeds(count):
     assert error_of_mean(VALUES, TRUTH, count)[0] == pytest.approx(over_choices, rel=1e-12)
 
 
-def test_of_single_seeds_it_is_table_1s_error():
-    rmse, standard_error = error_of_mean(VALUES, TRUTH, 1)
-    table = error_of(VALUES, TRUTH)
-    assert rmse == pytest.approx(table["rmse"])
-    assert standard_error == pytest.approx(table["standard_error"])
+def test_the_standard_error_of_single_seeds_is_that_of_a_mean_of_squares():
+    squares = (np.array(VALUES) - TRUTH) ** 2
+    expected = squares.std(ddof=1) / math.sqrt(len(squares)) / (2.0 * math.sqrt(squares.mean()))
+    assert error_of_mean(VALUES, TRUTH, 1)[1] == pytest.approx(expected, rel=1e-9)
 
 
 def test_its_square_is_unbiased_and_its_standard_error_is_the_spread_over_repeated_experiments():

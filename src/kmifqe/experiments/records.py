@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from kmifqe.data.atomic import whole_file
 from kmifqe.errors import InputError
 from kmifqe.estimators.base import Estimate, plain
 from kmifqe.report.provenance import provenance
+from kmifqe.report.seed_means import error_of_mean
 
 SCHEMA = "kmifqe.experiment/1"
 RESULTS = Path("experiments") / "results"  # under the current directory, unless the user says where
@@ -83,11 +83,10 @@ def error_of(values: Sequence[float] | np.ndarray, truth: float) -> dict[str, An
     errors = np.asarray(values, np.float64) - truth
     finite = errors[np.isfinite(errors)]
     n = len(errors)
-    whole = len(finite) == n and n > 0
-    rmse = math.sqrt(float(np.mean(errors**2))) if whole else None
-    standard_error = None
-    if rmse is not None and n > 1:
-        standard_error = float(np.std(errors**2, ddof=1)) / math.sqrt(n) / (2.0 * rmse) if rmse > 0 else 0.0
+    rmse = standard_error = None
+    if len(finite) == n and n > 0:
+        rmse, its_error = error_of_mean(errors, 0.0, 1)
+        standard_error = its_error if n > 1 else None
     return {
         "truth": truth,
         "rmse": rmse,

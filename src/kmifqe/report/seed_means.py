@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 
-def error_of_mean(values: Sequence[float], truth: float, count: int) -> tuple[float, float]:
+def error_of_mean(values: Sequence[float] | np.ndarray, truth: float, count: int) -> tuple[float, float]:
     """Return the RMSE of the mean of `count` of these seeds, over every choice of so many, and its standard error.
 
     With the errors' mean e and variance s² (n − 1): RMSE² = e² − s²/n + s²/count, which is unbiased for the squared
