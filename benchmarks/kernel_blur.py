@@ -41,7 +41,8 @@ def blurred_value(
     behavior, target, mean = controller_of(BEHAVIOR), jax_actor(TARGET), jax_actor(MEAN)
     half, axes = pendulum.MAX_TORQUE, jnp.array([stretch, 1.0 / stretch])
 
-    def log_mu(observations: jax.Array, actions: jax.Array) -> jax.Array:  # in half action ranges, as h is
+    # In half action ranges, as h is. PendulumBehavior's own density is NumPy's and cannot be scanned.
+    def log_mu(observations: jax.Array, actions: jax.Array) -> jax.Array:
         std = BEHAVIOR.std * half
         gaussian = jax.scipy.stats.norm.pdf(actions[:, 0], mean(observations)[:, 0], std)
         inside = (jnp.abs(actions[:, 0]) <= half) / (2.0 * half)

@@ -45,7 +45,7 @@ class KMIFQEConfig:
     # Q̄(s', π̃(s')), as FQE's rows do; at a share e it is x / (x + e) of it. 0: never.
     half_fqe_at: float = 0.0
     # From this step on V̂ is the mean of what Q says at every copy; 0: what it says at the end. On some logs that
-    # moves for as long as Q trains (docs/reproduction.md).
+    # moves for as long as Q trains (docs/best_settings.md).
     average_step: int = 0
     density_floor: float = 1e-5  # of μ(π̃(s')|s') inside v (fitted μ: 1e-3)
     bandwidth_period: int = 1  # steps between new bandwidths
