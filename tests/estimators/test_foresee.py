@@ -127,6 +127,15 @@ def test_a_timed_forecast_adds_up_its_parts(monkeypatch: pytest.MonkeyPatch) -> 
     assert forecast.seconds == pytest.approx(share * 2.0 + 100 * share * 3.0 + 1_000 / 5 * 0.5)
 
 
+def test_a_forecast_is_timed_on_fewer_rows_than_the_logs_trees_are_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "TIMED_ROWS", 1_024)  # a tree of two levels, where the log's 5,000 have three
+    forecast = foresee(quick("kmifqe"), lqr_problem()[0], seeds=2, steps=600)
+    assert forecast.seconds is not None
+    assert forecast.seconds > 0
+
+
 def test_a_forecast_reads_as_a_sentence() -> None:
     assert str(SOME) == (
         "kmifqe, 3 seeds, 1,000,000 steps: 3.5 GiB of memory (data 2.0 GiB, seeds 1.0 GiB, working space "

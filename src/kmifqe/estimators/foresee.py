@@ -231,10 +231,7 @@ def _seconds(estimator: Estimator, plan: Plan, keys: Array, state: State, proble
         for kind, times in _refreshes(estimator, plan).items():
             timed, seconds = _mean_time(partial(_renew, refresh, kind, some), timed)
             total += times * share * seconds
-    # A state as large as the real one, without the time to compute it: what a step costs, it costs here.
-    timed = jax.tree.map(
-        lambda value, real: value if value.shape == real.shape else _repeated(value, real.shape), timed, state
-    )
+    timed = _as_large(timed, state)
     count = min(_steps_at_once(estimator, plan), TIMED_STEPS)
     _, seconds = _mean_time(
         lambda kept: _run_steps(estimator, count, keys, kept, problem, jnp.int32(0))[0], timed
@@ -246,6 +243,22 @@ def _renew(
     refresh: Callable[[str, State, Problem], State], kind: str, problem: Problem, state: State
 ) -> State:
     return _refresh(refresh, kind, state, problem)
+
+
+def _as_large(timed: State, real: State) -> State:
+    """Return a state as large as the real one, without the time to compute it: what a step costs, it costs here.
+
+    Of many rows the tree that draws them has levels that it lacks of a few: they hold ones.
+    """
+    known = dict(jax.tree_util.tree_leaves_with_path(timed))
+
+    def grown(path: jax.tree_util.KeyPath, leaf: jax.ShapeDtypeStruct) -> Array:
+        value = known.get(path)
+        if value is None:
+            return jnp.ones(leaf.shape, leaf.dtype)
+        return value if value.shape == leaf.shape else _repeated(value, leaf.shape)
+
+    return jax.tree_util.tree_map_with_path(grown, real)
 
 
 def _repeated(value: Array, shape: tuple[int, ...]) -> Array:
