@@ -92,3 +92,31 @@ def test_a_bandwidth_that_scatters_about_a_constant_has_settled():
 
 def test_without_an_interval_the_bias_is_not_judged():
     assert "kernel_bias" not in found(half_width=None)
+
+
+def moving(*values, **config):
+    trajectory = np.repeat(np.asarray(values, float), 20 // len(values))[:, None] * np.ones(2)
+    bias = {"bias": np.full((20, 2), -0.25)}
+    return replace(
+        SOUND,
+        trajectory=trajectory,
+        values=trajectory[-1],
+        infos=SOUND.infos | bias,
+        config=SOUND.config | config,
+    )
+
+
+def test_a_bias_that_is_taken_off_is_judged_by_how_far_it_moves_the_value():
+    held = {"bias": "held", "bias_step": 500}
+    for end, level in ((-1.05, "ok"), (-0.8, "care"), (-0.4, "bad")):
+        told = found(moving(-1.0, end, **held), kernel_bias=9.0)
+        assert told["bias_taken_off"].level == level
+        assert "kernel_bias" not in told  # it is in V̂ no longer
+    assert told["bias_taken_off"].line.startswith("taking the kernel's bias off moved V̂ by +0.6, 6 times")
+    subtracted = found(moving(-1.0, -1.0, bias="subtracted"))["bias_taken_off"]
+    assert subtracted.line.startswith("taking the kernel's bias off moved V̂ by +0.25,")
+
+
+def test_a_bias_that_is_still_to_be_taken_off_is_judged_as_one_that_is_there():
+    for config in ({"bias": "held", "bias_step": 1_000}, {"bias": "ignored", "bias_step": 0}, {}):
+        assert {"kernel_bias", "bias_taken_off"} & set(found(moving(-1.0, -0.4, **config))) == {"kernel_bias"}

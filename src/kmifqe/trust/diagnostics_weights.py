@@ -49,6 +49,13 @@ KERNEL_BIAS = Limit(
     "an interval shows chance, not bias: a bias beyond its half-width puts the truth outside of it",
 )
 
+TAKEN_OFF = Limit(
+    1.0,
+    5.0,
+    "what is taken off is what Q says of actions that few rows show, added up over 1/(1 − γ) steps: it can be wrong "
+    "by as much as it moves V̂, and no interval shows it",
+)
+
 
 def weight_diagnostics(
     estimate: Estimate, facts: Mapping[str, Any], half_width: float | None
@@ -60,7 +67,8 @@ def weight_diagnostics(
     if "kernel_outside" in facts:
         found += [_outside(facts), _metric(facts)]
         if half_width is not None:
-            found.append(_kernel_bias(facts, half_width))
+            moved = _moved_by_bias(estimate)
+            found.append(_kernel_bias(facts, half_width) if moved is None else _taken_off(moved, half_width))
     return found
 
 
@@ -130,6 +138,24 @@ def _kernel_bias(facts: Mapping[str, Any], half_width: float) -> Diagnostic:
         "half-width"
     )
     return graded("kernel_bias", ratio, KERNEL_BIAS, line, digits)
+
+
+def _moved_by_bias(estimate: Estimate) -> float | None:
+    """Return how far V̂ moved by taking the kernel's bias off; None where it was not, or not yet."""
+    finite = np.isfinite(estimate.values)
+    bias, begins = estimate.config.get("bias"), estimate.config.get("bias_step", 0)
+    if bias == "subtracted":
+        return -float(np.mean(estimate.infos["bias"][-1][finite]))
+    before = int(np.searchsorted(estimate.recorded_steps, begins, side="right")) - 1
+    if bias != "held" or not 0 <= before < len(estimate.recorded_steps) - 1:
+        return None
+    return float(np.mean(estimate.values[finite] - estimate.trajectory[before][finite]))
+
+
+def _taken_off(moved: float, half_width: float) -> Diagnostic:
+    ratio = abs(moved) / max(half_width, 1e-30)
+    line = f"taking the kernel's bias off moved V̂ by {moved:+.2g}, {digits(ratio)} times the interval's half-width"
+    return graded("bias_taken_off", ratio, TAKEN_OFF, line, digits)
 
 
 def _bandwidth(estimate: Estimate) -> Diagnostic:

@@ -32,6 +32,7 @@ ORDER = (
         "drift",
         "start_td",
         "kernel_bias",
+        "bias_taken_off",
         "kernel_outside",
         "bandwidth",
         "held_out_td",
