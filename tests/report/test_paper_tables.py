@@ -183,6 +183,15 @@ def test_conditions_name_the_device_and_the_hours():
     assert line == "2 records, 2030-01-02; cpu; kmifqe 1, jax 2; 1.00 hours of running in all."
 
 
+def test_a_method_that_was_run_on_another_log_than_the_others_is_named():
+    three = [record("ant", method, 1.0) | {"counts": {"rows": 9}} for method in ("fqe", "kmifqe", "sr-dice")]
+    assert conditions_line(three).endswith(" in all.")
+    other = [*three[:2], three[2] | {"counts": {"rows": 8}}]
+    assert conditions_line(other).endswith(" On another log of the same seed: ant (sr-dice).")
+    other = [*three[:2], three[2] | {"truth": {"population": 7.0}}]
+    assert conditions_line(other).endswith(" On another log of the same seed: ant (sr-dice).")
+
+
 def test_the_papers_numbers_are_whole():
     assert len(TABLE1) == 12
     assert len(LIKELIHOODS) == len(POLICY_VALUES) == 6

@@ -141,7 +141,7 @@ def policies_table(records: Sequence[Record]) -> str:
 
 
 def conditions_line(records: Sequence[Record]) -> str:
-    """Return on which devices, with which versions and how long the records were made, in one sentence."""
+    """Return on which devices, with which versions and how long the records were made, and on which logs."""
     devices = sorted({record["device"] for record in records})
     versions = sorted({f"kmifqe {r['versions']['kmifqe']}, jax {r['versions']['jax']}" for r in records})
     dates = sorted(record["created"][:10] for record in records)
@@ -149,8 +149,23 @@ def conditions_line(records: Sequence[Record]) -> str:
     span = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
     return (
         f"{len(records)} records, {span}; {' and '.join(devices)}; {'; '.join(versions)}; "
-        f"{hours:.2f} hours of running in all."
+        f"{hours:.2f} hours of running in all.{_other_logs(records)}"
     )
+
+
+def _other_logs(records: Sequence[Record]) -> str:
+    """Return a sentence on the methods whose log is not that of most others of their row; none where all share it.
+
+    A seed gives one log on one kind of processor: records that were made apart may differ in it.
+    """
+    apart = []
+    for row, found in _by_row(records).items():
+        logs = [(record.get("counts"), record.get("truth")) for record in found]
+        usual = max(logs, key=logs.count)
+        others = [record["method"] for record, log in zip(found, logs) if log != usual]
+        if others:
+            apart.append(f"{row} ({', '.join(others)})")
+    return f" On another log of the same seed: {'; '.join(apart)}." if apart else ""
 
 
 def paper_row(row: str) -> str:
