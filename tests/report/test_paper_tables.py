@@ -187,9 +187,13 @@ def test_a_method_that_was_run_on_another_log_than_the_others_is_named():
     three = [record("ant", method, 1.0) | {"counts": {"rows": 9}} for method in ("fqe", "kmifqe", "sr-dice")]
     assert conditions_line(three).endswith(" in all.")
     other = [*three[:2], three[2] | {"counts": {"rows": 8}}]
-    assert conditions_line(other).endswith(" On another log of the same seed: ant (sr-dice).")
+    assert conditions_line(other).endswith(
+        " By its rows or truth, another log of the same seed: ant (sr-dice)."
+    )
     other = [*three[:2], three[2] | {"truth": {"population": 7.0}}]
-    assert conditions_line(other).endswith(" On another log of the same seed: ant (sr-dice).")
+    assert conditions_line(other).endswith(
+        " By its rows or truth, another log of the same seed: ant (sr-dice)."
+    )
 
 
 def test_the_papers_numbers_are_whole():

@@ -113,8 +113,9 @@ def test_a_bias_that_is_taken_off_is_judged_by_how_far_it_moves_the_value():
         assert told["bias_taken_off"].level == level
         assert "kernel_bias" not in told  # it is in V̂ no longer
     assert told["bias_taken_off"].line.startswith("taking the kernel's bias off moved V̂ by +0.6, 6 times")
-    subtracted = found(moving(-1.0, -1.0, bias="subtracted"))["bias_taken_off"]
-    assert subtracted.line.startswith("taking the kernel's bias off moved V̂ by +0.25,")
+    for share, moved in ((1.0, "+0.25"), (0.4, "+0.1")):
+        subtracted = found(moving(-1.0, -1.0, bias="subtracted", bias_share=share))["bias_taken_off"]
+        assert subtracted.line.startswith(f"taking the kernel's bias off moved V̂ by {moved},")
 
 
 def test_a_bias_that_is_still_to_be_taken_off_is_judged_as_one_that_is_there():

@@ -154,9 +154,9 @@ def conditions_line(records: Sequence[Record]) -> str:
 
 
 def _other_logs(records: Sequence[Record]) -> str:
-    """Return a sentence on the methods whose log is not that of most others of their row; none where all share it.
+    """Return a sentence on methods whose rows or truth are not those of most others of their row; "" without any.
 
-    A seed gives one log on one kind of processor: records that were made apart may differ in it.
+    A seed gives one MuJoCo log on one kind of processor: records that were made apart may differ in it.
     """
     apart = []
     for row, found in _by_row(records).items():
@@ -165,7 +165,7 @@ def _other_logs(records: Sequence[Record]) -> str:
         others = [record["method"] for record, log in zip(found, logs) if log != usual]
         if others:
             apart.append(f"{row} ({', '.join(others)})")
-    return f" On another log of the same seed: {'; '.join(apart)}." if apart else ""
+    return f" By its rows or truth, another log of the same seed: {'; '.join(apart)}." if apart else ""
 
 
 def paper_row(row: str) -> str:

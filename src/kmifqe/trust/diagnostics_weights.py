@@ -48,7 +48,6 @@ KERNEL_BIAS = Limit(
     5.0,
     "an interval shows chance, not bias: a bias beyond its half-width puts the truth outside of it",
 )
-
 TAKEN_OFF = Limit(
     1.0,
     5.0,
@@ -145,7 +144,7 @@ def _moved_by_bias(estimate: Estimate) -> float | None:
     finite = np.isfinite(estimate.values)
     bias, begins = estimate.config.get("bias"), estimate.config.get("bias_step", 0)
     if bias == "subtracted":
-        return -float(np.mean(estimate.infos["bias"][-1][finite]))
+        return -estimate.config.get("bias_share", 1.0) * float(np.mean(estimate.infos["bias"][-1][finite]))
     before = int(np.searchsorted(estimate.recorded_steps, begins, side="right")) - 1
     if bias != "held" or not 0 <= before < len(estimate.recorded_steps) - 1:
         return None
