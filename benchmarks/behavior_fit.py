@@ -17,7 +17,9 @@ import numpy as np
 from kmifqe.behavior import FitConfig, FitProgress, fit_behavior
 from kmifqe.behavior.fit import held_out_rows
 from kmifqe.behavior.fit_report import episode_standard_error
-from kmifqe.worlds.pendulum import MAX_TORQUE, PendulumBehavior, collect, load_pendulum_actors
+from kmifqe.worlds.pendulum import collect
+from kmifqe.worlds.pendulum_dynamics import MAX_TORQUE
+from kmifqe.worlds.pendulum_policies import PendulumBehavior, load_pendulum_actors
 
 
 def measure(rows: int, dummies: int, config: FitConfig) -> dict[str, object]:

@@ -15,15 +15,9 @@ from rich.table import Table
 
 from kmifqe import KMIFQEConfig, Problem, fit, kmifqe
 from kmifqe.behavior import fit_behavior
-from kmifqe.behavior.fit import held_out_rows
-from kmifqe.behavior.fit_config import FitConfig
-from kmifqe.worlds.pendulum import (
-    PendulumBehavior,
-    collect,
-    load_pendulum_actors,
-    value_of_states,
-    with_dummies,
-)
+from kmifqe.behavior.fit import FitConfig, held_out_rows
+from kmifqe.worlds.pendulum import collect, value_of_states
+from kmifqe.worlds.pendulum_policies import PendulumBehavior, load_pendulum_actors, with_dummies
 
 GAMMA = 0.95
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kmifqe.maths.resample import FANOUT
+from kmifqe.maths.sampling import FANOUT
 
 FLOAT = 4  # bytes
 

@@ -19,8 +19,7 @@ import numpy as np
 
 from kmifqe.maths.kernel import clipped_weight
 from kmifqe.worlds import pendulum
-from kmifqe.worlds.jax_actor import jax_actor
-from kmifqe.worlds.pendulum_policies import controller_of
+from kmifqe.worlds.pendulum_policies import controller_of, jax_actor
 
 GAMMA = 0.95
 DUMMIES = 1

@@ -41,7 +41,8 @@ def peak_bytes() -> int:
 def write(path: Path, kind: str, rows: int) -> None:
     import h5py
 
-    from kmifqe.data import Transitions, save_dataset
+    from kmifqe.io.logs.save import save_dataset
+    from kmifqe.mdp.transitions import Transitions
 
     rng = np.random.default_rng(0)
     states = rng.standard_normal((rows, STATES), dtype=np.float32)
@@ -70,7 +71,7 @@ def write(path: Path, kind: str, rows: int) -> None:
 
 
 def read(path: Path) -> None:
-    from kmifqe.data import load_dataset
+    from kmifqe.io.logs.load import load_dataset
 
     if path.suffix in (".parquet", ".arrow"):
         import pyarrow.parquet  # noqa: F401  the library itself is not the data

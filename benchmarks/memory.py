@@ -27,7 +27,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from kmifqe.estimators import Estimator
-    from kmifqe.problem import Problem
+    from kmifqe.mdp.problem import Problem
 
 EPISODE = 1_000  # steps; every other episode terminates, the others are cut
 PIECE = 500 * EPISODE  # rows written at a time
@@ -96,10 +96,10 @@ def write_log(path: Path, rows: int, states: int, actions: int) -> None:
 def run_phases(path: Path, estimator_name: str, hidden: int) -> None:
     """Print, phase by phase, seconds, resident bytes, the phase's peak and what was foreseen, as JSON."""
     from kmifqe.behavior.gaussian import GaussianBehavior
-    from kmifqe.data import load_dataset
     from kmifqe.estimators import fit
-    from kmifqe.estimators.foresee import foresee
-    from kmifqe.problem import Problem
+    from kmifqe.estimators.forecast import foresee
+    from kmifqe.io.logs.load import load_dataset
+    from kmifqe.mdp.problem import Problem
 
     started, phases = time.perf_counter(), []
 
@@ -142,7 +142,7 @@ def shapes_of_problem(rows: int, states: int, actions: int) -> Problem:
     """Return a problem of shapes alone, with a density that factorises."""
     import jax
 
-    from kmifqe.problem import Problem, RowCounts
+    from kmifqe.mdp.problem import Problem, RowCounts
 
     def array(*shape: int, dtype: type = np.float32) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, dtype)
@@ -182,7 +182,7 @@ def print_table() -> None:
     import jax
 
     from kmifqe.estimators import ESTIMATORS, make_estimator
-    from kmifqe.problem.problem import WIDE
+    from kmifqe.mdp.problem import WIDE
 
     table = Table("bytes", *(f"({q}, {d})" for q, d in SIZES))
     few, many = 1_000_000, 2_000_000

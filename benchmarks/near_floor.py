@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import floor
-from kmifqe.estimators.kmifqe import KMIFQEConfig, kmifqe
+from kmifqe.estimators.kmifqe.algorithm import KMIFQEConfig, kmifqe
 from machine import copies, network_dtype, network_products, on_gpu, square_products
 from problems import synthetic_problem
 from records import Row

@@ -12,7 +12,7 @@ import numpy as np
 
 from kmifqe import Transitions
 from kmifqe.estimators.fqe import FQEConfig, fqe
-from kmifqe.problem import Problem
+from kmifqe.mdp.problem import Problem
 from records import Row, number
 from timing import Run, medians
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.stats import norm
 
-from kmifqe.problem import Problem, RowCounts
+from kmifqe.mdp.problem import Problem, RowCounts
 
 SPREAD = (
     0.3  # of the logged actions around the target's, in half action ranges, as in the paper's MuJoCo logs

@@ -47,7 +47,7 @@ def measure() -> float:
     import jax
     import jax.numpy as jnp
 
-    from kmifqe.estimators.kmifqe import kmifqe
+    from kmifqe.estimators.kmifqe.algorithm import kmifqe
     from memory import shapes_of_problem
     from near_floor import config_of, sizes
     from timing import programs

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from kmifqe.estimators import Estimator
-from kmifqe.problem import Problem
+from kmifqe.mdp.problem import Problem
 
 programs = sys.modules["kmifqe.estimators.fit"]  # as a name of the package, `fit` is the function
 

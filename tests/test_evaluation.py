@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from kmifqe import InputError, Result, evaluate
-from kmifqe.data.save import save_dataset
 from kmifqe.estimators.fit import Progress
+from kmifqe.io.logs.save import save_dataset
 from kmifqe.worlds.lqr import LQR
 
 from estimators.small import estimator_with, logged  # isort: skip

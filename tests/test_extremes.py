@@ -17,12 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from estimators.small import UNCLIPPED, estimator_with
-from kmifqe.behavior.base import Logged
-from kmifqe.data.transitions import Transitions
 from kmifqe.errors import InputError
 from kmifqe.estimators import Estimate, Estimator, fit
-from kmifqe.problem import Problem
-from kmifqe.trust.diagnostics import diagnose
+from kmifqe.mdp.ask import Logged
+from kmifqe.mdp.problem import Problem
+from kmifqe.mdp.transitions import Transitions
+from kmifqe.trust.checks.diagnose import diagnose
 from kmifqe.trust.verdict import judge
 
 N, BATCH, STEPS, RECORD_EVERY = 60, 16, 20, 10

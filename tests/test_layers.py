@@ -22,15 +22,14 @@ FILES = sorted(SOURCE.rglob("*.py"))
 MAY_IMPORT = {
     "maths": set(),
     "errors": set(),
-    "data": {"errors"},
-    "policies": {"errors"},
-    "behavior": {"errors", "data", "policies", "maths"},
-    "problem": {"errors", "data", "policies", "behavior"},
-    "estimators": {"errors", "maths", "problem"},
-    "trust": {"errors", "maths", "data", "policies", "problem", "estimators"},
-    "runs": {"errors", "data", "problem", "estimators"},
-    "report": {"errors", "data", "problem", "estimators", "trust"},
-    "worlds": {"errors", "data", "policies", "behavior", "maths"},
+    "mdp": {"errors"},
+    "io": {"errors", "mdp"},
+    "behavior": {"errors", "mdp", "io", "maths"},
+    "estimators": {"errors", "maths", "mdp"},
+    "trust": {"errors", "maths", "mdp", "io", "estimators"},
+    "store": {"errors", "mdp", "io", "estimators"},
+    "report": {"errors", "mdp", "io", "estimators", "trust"},
+    "worlds": {"errors", "mdp", "io", "behavior", "maths"},
 }
 TOP = {"cli", "__main__"}  # the only rooms that may print, and that nobody below may know
 
@@ -79,7 +78,7 @@ def calls(path: Path) -> Iterator[tuple[str, int]]:
 
 def test_every_module_imports() -> None:
     found = [m.name for m in pkgutil.walk_packages(kmifqe.__path__, "kmifqe.") if m.name != "kmifqe.__main__"]
-    assert {"kmifqe.maths.kernel", "kmifqe.problem", "kmifqe.estimators.fit", "kmifqe.runs.lock"} <= set(
+    assert {"kmifqe.maths.kernel", "kmifqe.mdp", "kmifqe.estimators.fit", "kmifqe.store.directory"} <= set(
         found
     )
     for name in found:

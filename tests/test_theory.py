@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kmifqe.maths.bandwidth import kernel_roughness, leading_order_mse, optimal_bandwidth
+from kmifqe.maths.kernel import kernel_roughness, leading_order_mse, optimal_bandwidth
 from kmifqe.maths.metric import metric_root
-from kmifqe.maths.resample import resample
+from kmifqe.maths.sampling import resample
 from kmifqe.worlds.lqr import LQR
 from theory_setting import (
     BLOCK,

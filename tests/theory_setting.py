@@ -16,8 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.interpolate import CubicSpline
 
-from kmifqe.maths.bandwidth import optimal_bandwidth, variance_term
-from kmifqe.maths.kernel import clipped_weight
+from kmifqe.maths.kernel import clipped_weight, optimal_bandwidth, variance_term
 from kmifqe.maths.mlp import action_hessian, init_q, q_value
 from kmifqe.worlds.lqr import LQR, matrix_root
 

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kmifqe.behavior import GaussianBehavior, Logged
-    from kmifqe.data import Transitions, load_dataset
     from kmifqe.errors import InputError
     from kmifqe.estimators import Estimate, FQEConfig, KMIFQEConfig, SRDICEConfig, fit, fqe, kmifqe, sr_dice
     from kmifqe.evaluation import evaluate
-    from kmifqe.policies import load_policy
-    from kmifqe.problem import Problem
+    from kmifqe.io.logs.load import load_dataset
+    from kmifqe.io.policies.load import load_policy
+    from kmifqe.mdp.problem import Problem
+    from kmifqe.mdp.transitions import Transitions
     from kmifqe.report.result import Result
 
 __version__ = "0.1.0"
@@ -40,7 +41,9 @@ __all__ = [
 
 _NAMES_OF = {
     "behavior": ("GaussianBehavior", "Logged"),
-    "data": ("Transitions", "load_dataset"),
+    "io.logs": ("load_dataset",),
+    "io.policies": ("load_policy",),
+    "mdp": ("Problem", "Transitions"),
     "errors": ("InputError",),
     "estimators": (
         "Estimate",
@@ -53,8 +56,6 @@ _NAMES_OF = {
         "sr_dice",
     ),
     "evaluation": ("evaluate",),
-    "policies": ("load_policy",),
-    "problem": ("Problem",),
     "report.result": ("Result",),
 }
 

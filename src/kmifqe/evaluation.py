@@ -8,17 +8,18 @@ from os import PathLike
 from typing import Any
 
 from kmifqe.behavior import Fit, fit_behavior, parse_behavior
-from kmifqe.behavior.base import Behavior, Logged
-from kmifqe.data import Transitions, load_dataset
 from kmifqe.errors import InputError
 from kmifqe.estimators import Estimator, fit, make_estimator
 from kmifqe.estimators.fit import Progress
-from kmifqe.policies import check_policy_fits, load_policy
-from kmifqe.policies.base import Policy
-from kmifqe.problem import Problem
+from kmifqe.io.logs.load import load_dataset
+from kmifqe.io.policies.load import load_policy
+from kmifqe.io.policies.objects import check_policy_fits
+from kmifqe.mdp.ask import Behavior, Logged, Policy
+from kmifqe.mdp.problem import Problem
+from kmifqe.mdp.transitions import Transitions
 from kmifqe.report.result import Result
+from kmifqe.trust.checks.diagnose import measure
 from kmifqe.trust.interval import LEVEL
-from kmifqe.trust.measure import measure
 
 SEEDS = 10
 

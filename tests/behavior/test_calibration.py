@@ -1,7 +1,7 @@
 import numpy as np
 from scipy import stats
 
-from kmifqe.behavior.calibration import calibration, ks_distance
+from kmifqe.behavior.fit_report import calibration, ks_distance
 
 UNIFORM = np.random.default_rng(0).random((4000, 2))
 

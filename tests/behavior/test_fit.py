@@ -6,7 +6,8 @@ from scipy import stats
 from kmifqe.behavior import FitConfig, TanhMixture, fit_behavior
 from kmifqe.behavior.fit import held_out_rows
 from kmifqe.errors import InputError
-from kmifqe.worlds.pendulum import PendulumBehavior, collect, load_pendulum_actors
+from kmifqe.worlds.pendulum import collect
+from kmifqe.worlds.pendulum_policies import PendulumBehavior, load_pendulum_actors
 
 SMALL = FitConfig(components=(4, 8), hidden=(64, 64), batch=256, steps=500, check_every=50)
 TINY = FitConfig(components=(2, 3), hidden=(8,), batch=32, steps=20, check_every=10, restarts=2)

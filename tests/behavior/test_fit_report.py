@@ -3,8 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from kmifqe.behavior.calibration import calibration
-from kmifqe.behavior.fit_report import FitReport, episode_standard_error, restart_standard_error
+from kmifqe.behavior.fit_report import FitReport, calibration, episode_standard_error, restart_standard_error
 
 
 def report(**changes):

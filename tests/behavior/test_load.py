@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from kmifqe.behavior import Fit, GaussianBehavior, Logged, TanhMixture, parse_behavior
-from kmifqe.behavior.network import init_network
-from kmifqe.behavior.plugin import CheckedBehavior
+from kmifqe.behavior.load import CheckedBehavior
+from kmifqe.behavior.mixture import init_network
 from kmifqe.behavior.support import make_support
 from kmifqe.errors import InputError
-from kmifqe.policies.actor import Actor
+from kmifqe.io.policies.actor import Actor
 
 ACTOR = Actor(
     weights=(np.eye(2, dtype=np.float32),),

@@ -3,9 +3,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from kmifqe.behavior import Behavior, FactorizedBehavior, TanhMixture
-from kmifqe.behavior.calibration import ks_distance
-from kmifqe.behavior.mixture import CHUNK, FORMAT
-from kmifqe.behavior.network import init_network
+from kmifqe.behavior.fit_report import ks_distance
+from kmifqe.behavior.mixture import CHUNK, FORMAT, init_network
 from kmifqe.behavior.support import make_support
 from kmifqe.errors import InputError
 

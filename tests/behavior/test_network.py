@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
-from kmifqe.behavior.network import (
+from kmifqe.behavior.mixture import (
     MAX_LOG_STD,
     MIN_LOG_STD,
     Components,

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from kmifqe.behavior import Behavior, FactorizedBehavior
-from kmifqe.behavior.plugin import checked, load_plugin
+from kmifqe.behavior.load import checked, load_plugin
 from kmifqe.errors import InputError
 
 STATES, ACTIONS = np.zeros((4, 2)), np.ones((4, 3))

@@ -2,7 +2,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from kmifqe.behavior import FitConfig
-from kmifqe.behavior.train import Rows, train_networks
+from kmifqe.behavior.fit import Rows, train_networks
 
 CONFIG = FitConfig(components=(1, 3), hidden=(16,), batch=128, steps=5000, check_every=25, patience=4)
 EDGES = jnp.array([[-4.0], [4.0]])

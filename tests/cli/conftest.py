@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kmifqe.cli import main
-from kmifqe.policies import Actor
+from kmifqe.io.policies.actor import Actor
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 import pytest
 
-from kmifqe.policies import Actor
+from kmifqe.io.policies.actor import Actor
 
 
 def saved(path, fields):

@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from kmifqe.cli.app import app
-from kmifqe.data import load_dataset
 from kmifqe.errors import InputError
+from kmifqe.io.logs.load import load_dataset
 
 N = 12
 

@@ -12,8 +12,8 @@ import pytest
 from kmifqe.cli import evaluate
 from kmifqe.cli.evaluation import Asked
 from kmifqe.estimators import ESTIMATORS, PRESETS
-from kmifqe.runs import RunDirectory
-from kmifqe.runs.checkpoints import SAVE_SECONDS
+from kmifqe.store.checkpoints import SAVE_SECONDS
+from kmifqe.store.directory import RunDirectory
 
 FAST = ("--gamma", 0.5, "--seeds", 2, "--steps", 20, "--set", "hidden=8", "--set", "batch=16")
 

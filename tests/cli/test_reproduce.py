@@ -11,13 +11,8 @@ from kmifqe.cli import main
 from kmifqe.experiments.drive import EXPERIMENTS
 from kmifqe.experiments.presets import METHODS
 from kmifqe.experiments.records import read_records
-from kmifqe.worlds.pendulum import (
-    PendulumBehavior,
-    collect,
-    load_pendulum_actors,
-    value_of_states,
-    with_dummies,
-)
+from kmifqe.worlds.pendulum import collect, value_of_states
+from kmifqe.worlds.pendulum_policies import PendulumBehavior, load_pendulum_actors, with_dummies
 
 
 def run(folder, *arguments):

@@ -16,7 +16,7 @@ import pytest
 from kmifqe.behavior import FitConfig, fit_behavior
 from kmifqe.cli import density
 from kmifqe.cli.interrupts import Interrupts
-from kmifqe.runs.lock import locked
+from kmifqe.store.directory import locked
 
 FAST = ("--gamma", 0.5, "--seeds", 2, "--steps", 20, "--set", "hidden=8", "--set", "batch=16")
 PERIOD = (

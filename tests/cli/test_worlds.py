@@ -14,9 +14,9 @@ import typer
 from typer.testing import CliRunner
 
 from kmifqe.cli import worlds
-from kmifqe.data import load_dataset
 from kmifqe.errors import InputError
-from kmifqe.policies.actor import Actor
+from kmifqe.io.logs.load import load_dataset
+from kmifqe.io.policies.actor import Actor
 
 app = typer.Typer()
 worlds.register(app)

@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
-from kmifqe.data import Transitions
+from kmifqe.mdp.transitions import Transitions
 
 LENGTHS = (3, 1, 5, 2, 1, 4)
 TERMINATED = (True, False, False, True, True, False)

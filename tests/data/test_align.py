@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kmifqe.data import fill
-from kmifqe.data.align import Columns, align
+from kmifqe.mdp import columns as fill
+from kmifqe.mdp.transitions import Columns, align
 
 
 def columns(n: int, **changes) -> Columns:

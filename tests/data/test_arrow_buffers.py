@@ -3,8 +3,8 @@ import pytest
 
 pa = pytest.importorskip("pyarrow")
 
-from kmifqe.data.arrow_buffers import check_buffers  # noqa: E402
 from kmifqe.errors import InputError  # noqa: E402
+from kmifqe.io.logs.table_guards import check_buffers  # noqa: E402
 
 
 def write(path, columns, compression=None, stream=False):

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kmifqe.data.atomic import whole_file, whole_folder
 from kmifqe.errors import InputError
+from kmifqe.io.files import whole_file, whole_folder
 
 
 def write_file(path: Path, text: str) -> None:

@@ -4,8 +4,9 @@ import h5py
 import numpy as np
 import pytest
 
-from kmifqe.data import fill, load_dataset
 from kmifqe.errors import InputError
+from kmifqe.io.logs.load import load_dataset
+from kmifqe.mdp import columns as fill
 
 
 @pytest.mark.parametrize("chunk_bytes", [16, 100, 1 << 22])

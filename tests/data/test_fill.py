@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kmifqe.data import fill
 from kmifqe.errors import InputError
+from kmifqe.mdp import columns as fill
 
 
 def test_slices_cover_every_row_once_in_whole_multiples():

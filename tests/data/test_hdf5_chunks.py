@@ -4,8 +4,8 @@ import h5py
 import numpy as np
 import pytest
 
-from kmifqe.data.hdf5_chunks import check_chunks
 from kmifqe.errors import InputError
+from kmifqe.io.logs.d4rl import check_chunks
 
 NUMBERS = np.concatenate([np.zeros(300), np.random.default_rng(0).standard_normal(700)]).astype(np.float32)
 

@@ -4,8 +4,8 @@ import h5py
 import numpy as np
 import pytest
 
-from kmifqe.data.hdf5_heaps import check_free_lengths
 from kmifqe.errors import InputError
+from kmifqe.io.logs.d4rl import check_free_lengths
 
 
 def write(path, data=("one", "three", ""), dtype=None, **options):

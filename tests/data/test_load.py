@@ -5,8 +5,10 @@ import os
 import numpy as np
 import pytest
 
-from kmifqe.data import Transitions, load_dataset, save_dataset
 from kmifqe.errors import InputError
+from kmifqe.io.logs.load import load_dataset
+from kmifqe.io.logs.save import save_dataset
+from kmifqe.mdp.transitions import Transitions
 
 
 def part(log: Transitions, episodes: range) -> Transitions:

@@ -7,8 +7,9 @@ import h5py
 import numpy as np
 import pytest
 
-from kmifqe.data import load_dataset, save_dataset
 from kmifqe.errors import InputError
+from kmifqe.io.logs.load import load_dataset
+from kmifqe.io.logs.save import save_dataset
 
 pytest.importorskip("minari")
 from gymnasium.spaces import Box, Dict, Discrete

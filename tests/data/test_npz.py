@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from numpy.lib import format as npy
 
-from kmifqe.data import fill, load_dataset
 from kmifqe.errors import InputError
+from kmifqe.io.logs.load import load_dataset
+from kmifqe.mdp import columns as fill
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])

@@ -4,8 +4,8 @@ import pytest
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
-from kmifqe.data.parquet_pages import check_pages  # noqa: E402
 from kmifqe.errors import InputError  # noqa: E402
+from kmifqe.io.logs.table_guards import check_pages  # noqa: E402
 
 ROWS = 5_000
 

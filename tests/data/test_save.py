@@ -3,8 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kmifqe.data import Transitions, load_dataset, save_dataset
 from kmifqe.errors import InputError
+from kmifqe.io.logs.load import load_dataset
+from kmifqe.io.logs.save import save_dataset
+from kmifqe.mdp.transitions import Transitions
 
 FORMATS = ["log.hdf5", "log.h5", "log.npz", "log.parquet", "log.arrow", "log-v0"]
 
@@ -100,7 +102,7 @@ def test_unknown_suffix_and_missing_directory_are_refused(tmp_path, log):
 
 
 def test_a_failed_write_leaves_nothing(tmp_path, log, monkeypatch):
-    monkeypatch.setattr("kmifqe.data.save.rows_of", lambda *_: 1 / 0)
+    monkeypatch.setattr("kmifqe.io.logs.save.rows_of", lambda *_: 1 / 0)
     for name in ("log.hdf5", "log.npz"):
         with pytest.raises(ZeroDivisionError):
             save_dataset(log, tmp_path / name)

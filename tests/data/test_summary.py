@@ -3,7 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kmifqe.data import Transitions, inspect, load_dataset
+from kmifqe.io.logs.load import load_dataset
+from kmifqe.io.logs.summary import inspect
+from kmifqe.mdp.transitions import Transitions
 
 
 def walk(lengths, terminated, actions=None, seed=0) -> Transitions:

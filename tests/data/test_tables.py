@@ -3,8 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kmifqe.data import fill, load_dataset, save_dataset
 from kmifqe.errors import InputError
+from kmifqe.io.logs.load import load_dataset
+from kmifqe.io.logs.save import save_dataset
+from kmifqe.mdp import columns as fill
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")

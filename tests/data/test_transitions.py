@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kmifqe.data import Transitions
 from kmifqe.errors import InputError
+from kmifqe.mdp.transitions import Transitions
 
 
 def test_successors_stay_inside_episodes(encoded, log):

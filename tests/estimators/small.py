@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kmifqe.data.transitions import Transitions
 from kmifqe.estimators import ESTIMATORS, Estimate, Estimator, fit
 from kmifqe.estimators.fit import _init
-from kmifqe.estimators.kmifqe import KMIFQEState
-from kmifqe.problem import Problem
+from kmifqe.estimators.kmifqe.algorithm import KMIFQEState
+from kmifqe.mdp.problem import Problem
+from kmifqe.mdp.transitions import Transitions
 from kmifqe.worlds.lqr import LQR
 
 UNCLIPPED = (0.0, float("inf"))

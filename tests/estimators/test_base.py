@@ -11,7 +11,7 @@ import pytest
 
 from estimators.small import lqr_problem
 from kmifqe.estimators.base import Estimate, action_scale, config_dict, network_input, plain
-from kmifqe.estimators.kmifqe import KMIFQEConfig
+from kmifqe.estimators.kmifqe.algorithm import KMIFQEConfig
 
 VALUES = np.array([1.0, 2.0, 6.0])
 

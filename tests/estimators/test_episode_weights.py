@@ -23,11 +23,11 @@ from estimators.small import (
 from estimators.test_kmifqe_draws import assert_mean_within_errors, chain_weights, sets_of_rows, steps_from
 from kmifqe.errors import InputError
 from kmifqe.estimators import Estimator, fit
-from kmifqe.estimators.episode_weights import bootstrapped, mean_over_rows, of_seed, row_means, row_weights
+from kmifqe.estimators.base import bootstrapped, mean_over_rows, of_seed, row_means, row_weights
 from kmifqe.estimators.fit import _init, _values
-from kmifqe.estimators.foresee import foresee
-from kmifqe.estimators.kmifqe_draws import Minibatch, counted
-from kmifqe.problem import Problem
+from kmifqe.estimators.forecast import foresee
+from kmifqe.estimators.kmifqe.sampling import Minibatch, counted
+from kmifqe.mdp.problem import Problem
 
 
 def keys(count: int = SEEDS) -> jax.Array:

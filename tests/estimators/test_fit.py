@@ -12,9 +12,8 @@ import pytest
 from estimators.small import RECORD_EVERY, SEEDS, lqr_problem, quick, run
 from kmifqe.errors import InputError
 from kmifqe.estimators import Progress, fit
-from kmifqe.estimators.fit import _record_every
-from kmifqe.estimators.snapshot import Plan, Snapshot
-from kmifqe.problem import Problem
+from kmifqe.estimators.fit import Plan, Snapshot, _record_every
+from kmifqe.mdp.problem import Problem
 
 
 @pytest.mark.parametrize("seeds", [0, []])

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from jaxtyping import Array
 
-import kmifqe.estimators.foresee as module
+import kmifqe.estimators.forecast as module
 from estimators.small import QUICK, logged, lqr_problem, quick
 from kmifqe.errors import InputError
 from kmifqe.estimators import Estimator, fit
-from kmifqe.estimators.foresee import Forecast, duration, foresee, placed, size, with_fallback
-from kmifqe.problem import Problem
+from kmifqe.estimators.forecast import Forecast, duration, foresee, placed, size, with_fallback
+from kmifqe.mdp.problem import Problem
 
 GIB = 2**30
 SOME = Forecast("kmifqe", 3, 1_000_000, 2 * GIB, 0, GIB, GIB // 2, 40 * GIB, False, 7_200.0)

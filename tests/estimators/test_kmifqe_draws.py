@@ -12,10 +12,10 @@ import pytest
 
 from estimators.small import PAPER_CLIP, chain_kmifqe, chain_problem, first_state, lqr_problem, quick
 from kmifqe.estimators import Estimator, KMIFQEConfig
-from kmifqe.estimators.kmifqe import KMIFQEState
-from kmifqe.estimators.kmifqe_draws import minibatch, words_of_fqe
-from kmifqe.maths.envelope import Accepted, Interval, build_envelope
-from kmifqe.problem import Problem
+from kmifqe.estimators.kmifqe.algorithm import KMIFQEState
+from kmifqe.estimators.kmifqe.sampling import minibatch, words_of_fqe
+from kmifqe.maths.sampling import Accepted, Interval, build_envelope
+from kmifqe.mdp.problem import Problem
 
 STEPS_TAKEN = 300  # side by side, from one state
 

@@ -11,7 +11,7 @@ import pytest
 from estimators.small import chain_problem, lqr_problem, quick
 from kmifqe.errors import InputError
 from kmifqe.estimators import Estimator
-from kmifqe.problem import Problem
+from kmifqe.mdp.problem import Problem
 
 
 def trace_one_step(estimator: Estimator, problem: Problem) -> None:

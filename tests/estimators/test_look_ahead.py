@@ -13,10 +13,10 @@ import pytest
 
 from estimators.small import chain_problem, lqr_problem, quick, run
 from kmifqe.estimators.base import network_input
-from kmifqe.estimators.look_ahead import CHUNK, Ahead, Reading, changes, look_ahead, new_values
+from kmifqe.estimators.kmifqe.target import CHUNK, Ahead, Reading, changes, look_ahead, new_values
 from kmifqe.maths import mlp
 from kmifqe.maths.metric import metric_root
-from kmifqe.problem import Problem
+from kmifqe.mdp.problem import Problem
 
 FLOOR = 0.1
 

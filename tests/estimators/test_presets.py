@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kmifqe.errors import InputError
-from kmifqe.estimators.presets import ESTIMATORS, check_settings, make_estimator, parse_setting
+from kmifqe.estimators.registry import ESTIMATORS, check_settings, make_estimator, parse_setting
 
 
 @pytest.mark.parametrize(

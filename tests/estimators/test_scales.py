@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from estimators.small import lqr_problem
-from kmifqe.estimators.scales import in_unit, input_scale, reward_scale
-from kmifqe.problem import Problem
+from kmifqe.estimators.base import in_unit, input_scale, reward_scale
+from kmifqe.mdp.problem import Problem
 
 
 def with_largest(reward: float) -> Problem:

@@ -9,7 +9,7 @@ import pytest
 from estimators.small import SEEDS, lqr_problem, quick
 from kmifqe.errors import InputError
 from kmifqe.estimators import ESTIMATORS
-from kmifqe.estimators.snapshot import Plan, kept_state, rebuilt_state, restartable, rule_name
+from kmifqe.estimators.fit import Plan, kept_state, rebuilt_state, restartable, rule_name
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kmifqe.policies import Actor
+from kmifqe.io.policies.actor import Actor
 
 
 def tiny_actor(seed=0, state_dim=11, action_dim=3, high=1.0, size=1.0) -> Actor:

@@ -2,8 +2,7 @@ import jax
 import numpy as np
 
 from kmifqe.estimators import KMIFQEConfig, kmifqe
-from kmifqe.experiments.bandwidth_sweep import swept
-from kmifqe.experiments.pendulum_trials import MixtureLog, make_trial
+from kmifqe.experiments.trials import MixtureLog, make_trial, swept
 
 
 def test_each_bandwidth_of_a_sweep_begins_as_it_would_alone():

@@ -8,12 +8,11 @@ import pytest
 
 from experiments.small_actors import training_folder
 from kmifqe.experiments.context import Context
-from kmifqe.experiments.data import data_settings, prepare, read_log
+from kmifqe.experiments.data import data_settings, prepare, read_log, stochastic_mean
 from kmifqe.experiments.policies import load_actors, pack_policies, packed_folder
 from kmifqe.experiments.presets import preset_named
-from kmifqe.experiments.regenerate import stochastic_mean
 from kmifqe.experiments.rows import row_named
-from kmifqe.policies.d4rl import load_d4rl_actor
+from kmifqe.io.policies.d4rl import load_d4rl_actor
 
 MIX, REPLAY = "hopper-medium-expert-regenerated", "hopper-medium-replay-regenerated"
 

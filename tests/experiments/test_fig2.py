@@ -3,7 +3,9 @@ import numpy as np
 
 from kmifqe.experiments.demo import GAMMA
 from kmifqe.experiments.fig2 import STATES, exact_q
-from kmifqe.worlds.pendulum import load_pendulum_actors, observe, value_of_states, with_dummies
+from kmifqe.worlds.pendulum import value_of_states
+from kmifqe.worlds.pendulum_dynamics import observe
+from kmifqe.worlds.pendulum_policies import load_pendulum_actors, with_dummies
 
 
 def test_the_exact_q_obeys_bellman_and_ignores_the_dummy():

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from kmifqe.errors import InputError
-from kmifqe.experiments.kept import kept_json
+from kmifqe.experiments.context import kept_json
 
 
 def test_the_same_settings_are_worked_out_once(tmp_path):

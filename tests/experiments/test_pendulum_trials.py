@@ -3,9 +3,10 @@ import pytest
 
 from kmifqe.estimators.base import action_scale
 from kmifqe.experiments.demo import GAMMA
-from kmifqe.experiments.pendulum_trials import MixtureLog, ShiftedLog, make_trial, mixture_log, run_of
 from kmifqe.experiments.presets import PRESETS
-from kmifqe.worlds.pendulum import MAX_TORQUE, value_of_states
+from kmifqe.experiments.trials import MixtureLog, ShiftedLog, make_trial, mixture_log, run_of
+from kmifqe.worlds.pendulum import value_of_states
+from kmifqe.worlds.pendulum_dynamics import MAX_TORQUE
 
 
 def test_a_shifted_log_has_the_density_that_it_was_drawn_from():

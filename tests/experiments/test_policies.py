@@ -19,8 +19,8 @@ from kmifqe.experiments.policies import (
     spaced,
 )
 from kmifqe.experiments.rows import FILE_TASKS
-from kmifqe.policies import load_policy
-from kmifqe.worlds.gym_task import describe_task
+from kmifqe.io.policies.load import load_policy
+from kmifqe.worlds.gym_envs import describe_task
 
 STATES = np.random.default_rng(0).standard_normal((50, 11)).astype(np.float32)
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from kmifqe.errors import InputError
-from kmifqe.estimators.kmifqe_config import KMIFQEConfig
-from kmifqe.estimators.presets import BEST
+from kmifqe.estimators.kmifqe.config import KMIFQEConfig
+from kmifqe.estimators.registry import BEST
 from kmifqe.experiments.presets import METHODS, PRESETS, preset_named
 from kmifqe.experiments.rows import row_named, table_rows
 

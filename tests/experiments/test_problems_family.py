@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kmifqe.experiments.problems_family import SHAPES, FamilyProblem, family, hopeless, overlap
-from kmifqe.problem import Problem
+from kmifqe.mdp.problem import Problem
 from kmifqe.worlds.lqr import LQR
 
 LQR_SHAPE = SHAPES[0]

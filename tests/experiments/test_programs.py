@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from kmifqe.experiments import programs
+from kmifqe.experiments import drive as programs
 
 
 @pytest.fixture

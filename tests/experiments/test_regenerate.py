@@ -7,7 +7,7 @@ import pytest
 
 from experiments.small_actors import tiny_actor
 from kmifqe.errors import InputError
-from kmifqe.experiments.regenerate import (
+from kmifqe.experiments.data import (
     PRE_TANH_LIMIT,
     PRE_TANH_STD,
     exploring,

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from kmifqe.experiments.trial_errors import jackknife, trial_errors, variance
+from kmifqe.experiments.trials import jackknife, trial_errors, variance
 
 
 def test_the_mean_squared_error_is_bias_squared_plus_the_spread():

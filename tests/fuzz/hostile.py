@@ -14,7 +14,7 @@ import numpy as np
 
 from fuzz.hostile_archives import ARCHIVE_CASES
 from fuzz.seeds import SEEDS, make_log
-from kmifqe.data.save import flat_fields
+from kmifqe.io.logs.save import flat_fields
 
 Case = tuple[str, Callable[[Path], Path]]  # the target that loads it, and what writes it into a folder
 BOMB = 64 * 2**20  # bytes, unpacked

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from fuzz.seeds import make_log
-from kmifqe.data.save import flat_fields
+from kmifqe.io.logs.save import flat_fields
 from policies.conftest import Stream, state_dict_stream, torch_zip, write_sb3
 
 # Written once by seeds.write_torchscript, so that the tests need not import PyTorch for it.

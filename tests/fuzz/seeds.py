@@ -13,12 +13,11 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from kmifqe.behavior.mixture import TanhMixture
-from kmifqe.behavior.network import init_network
+from kmifqe.behavior.mixture import TanhMixture, init_network
 from kmifqe.behavior.support import Support
-from kmifqe.data import Transitions, save_dataset
-from kmifqe.data.save import flat_fields
-from kmifqe.policies import Actor
+from kmifqe.io.logs.save import flat_fields, save_dataset
+from kmifqe.io.policies.actor import Actor
+from kmifqe.mdp.transitions import Transitions
 from policies.conftest import torch_legacy, torch_zip, write_sb3
 
 STATE_DIM, ACTION_DIM, ROWS = 3, 2, 60
@@ -131,7 +130,7 @@ def write_minari(folder: Path) -> list[Path]:
     from gymnasium.spaces import Box
     from minari.dataset.minari_storage import MinariStorage
 
-    from kmifqe.data.minari_save import _episodes
+    from kmifqe.io.logs.minari import _split_episodes
 
     made = []
     for kind in ("hdf5", "arrow", "parquet"):
@@ -143,7 +142,7 @@ def write_minari(folder: Path) -> list[Path]:
             action_space=Box(-1.0, 1.0, (ACTION_DIM,), np.float32),
             data_format=kind,
         )
-        episodes = list(_episodes(make_log()))
+        episodes = list(_split_episodes(make_log()))
         if kind != "hdf5":  # its tables pad everything to T + 1, infos included
             episodes = [replace(episode, infos=None) for episode in episodes]
         storage.update_episodes(episodes)

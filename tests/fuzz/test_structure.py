@@ -18,12 +18,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from kmifqe.data import inspect, load_dataset
-from kmifqe.data.fields import ALIASES
 from kmifqe.errors import InputError
-from kmifqe.policies import load_policy
-from kmifqe.policies.inert import read_inert
-from kmifqe.policies.normalization import load_normalization
+from kmifqe.io.logs.load import load_dataset
+from kmifqe.io.logs.summary import inspect
+from kmifqe.io.policies.load import load_policy
+from kmifqe.io.policies.normalization import load_normalization
+from kmifqe.io.policies.pickles import read_inert
+from kmifqe.mdp.columns import ALIASES
 
 FIELDS = [alias for names in ALIASES.values() for alias in names]
 quickly = settings(

@@ -11,7 +11,8 @@ import pytest
 
 from fuzz.seeds import make_log, write_npz_actor
 from kmifqe.cli import main
-from kmifqe.data import load_dataset, save_dataset
+from kmifqe.io.logs.load import load_dataset
+from kmifqe.io.logs.save import save_dataset
 
 MARKUP = ("[bold]x", "[red]<script>alert(1)<!--", "[link=https://example.org]x")
 ESCAPES = "\x1b[31mred\x1b]0;owned\x07"

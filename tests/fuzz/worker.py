@@ -18,10 +18,11 @@ import numpy as np
 
 from fuzz.watch import Watch
 from kmifqe.behavior.load import parse_behavior
-from kmifqe.data import inspect, load_dataset
 from kmifqe.errors import InputError
-from kmifqe.policies import load_policy
-from kmifqe.policies.normalization import load_normalization
+from kmifqe.io.logs.load import load_dataset
+from kmifqe.io.logs.summary import inspect
+from kmifqe.io.policies.load import load_policy
+from kmifqe.io.policies.normalization import load_normalization
 
 ADDRESS_SPACE = 4 * 2**30  # beyond what is mapped at the start: what asks for more gets a MemoryError
 DATASETS = ("hdf5", "npz", "parquet", "arrow", "minari")

@@ -2,7 +2,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kmifqe.maths.bandwidth import leading_order_mse, optimal_bandwidth, variance_term
+from kmifqe.maths.kernel import leading_order_mse, optimal_bandwidth, variance_term
 
 
 @pytest.mark.parametrize("d", [1, 3, 17])

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kmifqe.maths.envelope import (
+from kmifqe.maths.kernel import log_clipped_weight
+from kmifqe.maths.sampling import (
     LARGEST_LOG,
     Accepted,
     Envelope,
@@ -19,7 +20,6 @@ from kmifqe.maths.envelope import (
     draw_accepted,
     log_bound,
 )
-from kmifqe.maths.kernel import log_clipped_weight
 
 D = 3
 PAPER_CLIP = (1e-3, 2.0)

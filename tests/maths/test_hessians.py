@@ -8,13 +8,7 @@ import numpy as np
 import pytest
 
 from kmifqe.maths import mlp
-from kmifqe.maths.hessians import (
-    metric_distances,
-    state_part,
-    taylor_terms,
-    values,
-    values_and_hessians,
-)
+from kmifqe.maths.batches import metric_distances, state_part, taylor_terms, values, values_and_hessians
 from kmifqe.maths.metric import metric_root
 
 Q, D, ROWS = 5, 3, 40

@@ -3,8 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kmifqe.maths.bandwidth import kernel_roughness
-from kmifqe.maths.kernel import clipped_weight, effective_sample_size, log_kernel
+from kmifqe.maths.kernel import clipped_weight, effective_sample_size, kernel_roughness, log_kernel
 
 UNCLIPPED = (0.0, float("inf"))
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from kmifqe.maths import eigen
+from kmifqe.maths import metric as eigen
 from kmifqe.maths.metric import metric_root, optimal_metric
 
 finite32 = st.floats(width=32, allow_nan=False, allow_infinity=False)

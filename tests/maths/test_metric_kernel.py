@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kmifqe.maths import metric_kernel
+from kmifqe.maths.fused import metric_kernel
 from kmifqe.maths.metric import metric_root
 
 ROWS, FLOOR = 32, 0.1

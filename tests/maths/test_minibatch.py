@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kmifqe.maths import mlp
-from kmifqe.maths.minibatch import minibatch_pass
+from kmifqe.maths.batches import minibatch_pass
 
 
 @pytest.mark.parametrize("precision", ["float32", "mixed"])

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kmifqe.maths import mlp, pass_kernel
-from kmifqe.maths.minibatch import MinibatchPass, minibatch_pass
+from kmifqe.maths import mlp
+from kmifqe.maths.batches import MinibatchPass, minibatch_pass
+from kmifqe.maths.fused import pass_kernel
 
 SEEDS, BATCH, HIDDEN = 2, 128, 128
 Inputs = tuple[mlp.QParams, jax.Array, jax.Array, jax.Array]

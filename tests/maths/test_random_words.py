@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kmifqe.maths.random_words import row_numbers, uniforms
+from kmifqe.maths.sampling import row_numbers, uniforms
 
 EXTREMES = np.array([0, 1, 0xFFFF, 0x1_0000, 0x7FFF_FFFF, 0x8000_0000, 0xFFFF_FFFE, 0xFFFF_FFFF], np.uint32)
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from kmifqe.errors import InputError
-from kmifqe.policies.actor import HIDDEN, Actor, load_npz_actor, load_safetensors_actor
+from kmifqe.io.policies.actor import HIDDEN, Actor, load_npz_actor, load_safetensors_actor
 
 NAMES = [
     "a2c-HalfCheetah-v3", "a2c-Hopper-v3", "a2c-Pendulum-v1", "a2c-Swimmer-v3", "a2c-Walker2d-v3",

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from kmifqe.errors import InputError
-from kmifqe.policies import archives
-from kmifqe.policies.archives import Archive, read_npz
+from kmifqe.io import archives
+from kmifqe.io.archives import Archive, read_npz
 
 
 def write_npy_member(path, blob):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from kmifqe.errors import InputError
-from kmifqe.policies.callables import import_object, wrap_object
-from kmifqe.policies.load import load_policy
+from kmifqe.io.policies.load import load_policy
+from kmifqe.io.policies.objects import import_object, wrap_object
 
 STATES = np.random.default_rng(0).standard_normal((10, 3)).astype(np.float32)
 

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from kmifqe.errors import InputError
-from kmifqe.policies.actor import Actor
-from kmifqe.policies.checked import PROBE_ROWS, CheckedPolicy, check_policy_fits
-from kmifqe.policies.normalization import Normalization
+from kmifqe.io.policies.actor import Actor
+from kmifqe.io.policies.normalization import Normalization
+from kmifqe.io.policies.objects import PROBE_ROWS, CheckedPolicy, check_policy_fits
 
 STATES = np.random.default_rng(0).standard_normal((10, 3)).astype(np.float32)
 GAIN = np.array([[1.0, 0.0], [0.0, 2.0], [1.0, 1.0]])

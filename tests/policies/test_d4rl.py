@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from kmifqe.errors import InputError
-from kmifqe.policies.d4rl import load_d4rl_actor
+from kmifqe.io.policies.d4rl import load_d4rl_actor
 
 RNG = np.random.default_rng(0)
 SIZES = {"fc0": (7, 4), "fc1": (6, 7), "last_fc": (2, 6), "last_fc_log_std": (2, 6)}  # (outputs, inputs)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kmifqe.errors import InputError
-from kmifqe.policies.load import load_policy
+from kmifqe.io.policies.load import load_policy
 
 from .conftest import torch_zip
 

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from kmifqe.errors import InputError
-from kmifqe.policies.inert import Built, Name, Reference, read_inert
+from kmifqe.io.policies.pickles import Built, Name, Reference, read_inert
 
 PLAIN = {
     "a": [1, -2, 2**70, 1.5, None, True, False],

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from kmifqe.errors import InputError
-from kmifqe.policies.inert import read_inert
-from kmifqe.policies.inert_arrays import to_array
+from kmifqe.io.policies.pickles import read_inert, to_array
 
 ARRAYS = [
     np.arange(6.0).reshape(2, 3),

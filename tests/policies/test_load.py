@@ -5,7 +5,10 @@ import numpy as np
 import pytest
 
 from kmifqe.errors import InputError
-from kmifqe.policies import Actor, CheckedPolicy, Policy, load_policy
+from kmifqe.io.policies.actor import Actor
+from kmifqe.io.policies.load import load_policy
+from kmifqe.io.policies.objects import CheckedPolicy
+from kmifqe.mdp.ask import Policy
 
 from .conftest import write_sb3
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from kmifqe.errors import InputError
-from kmifqe.policies.normalization import Normalization, load_normalization
+from kmifqe.io.policies.normalization import Normalization, load_normalization
 
 MEAN, VAR = np.array([1.0, -2.0, 1 / 3]), np.array([4.0, 0.25, 1.0])
 

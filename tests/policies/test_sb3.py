@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from kmifqe.errors import InputError
-from kmifqe.policies.load import load_policy
-from kmifqe.policies.sb3 import load_sb3_actor
+from kmifqe.io.policies.load import load_policy
+from kmifqe.io.policies.sb3 import load_sb3_actor
 
 from .conftest import Stream, sb3_settings, torch_legacy, torch_zip, write_sb3
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from kmifqe.errors import InputError
-from kmifqe.policies import torch_weights
-from kmifqe.policies.torch_weights import read_state_dict
+from kmifqe.io.policies import torch_weights
+from kmifqe.io.policies.torch_weights import read_state_dict
 
 from .conftest import Stream, state_dict_stream, torch_legacy, torch_zip
 

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from kmifqe.problem import chunks
+from kmifqe.mdp import ask as chunks
 
 
 @pytest.mark.parametrize("shape", [(1000, 11), (7,), (0, 3)])

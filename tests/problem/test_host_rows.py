@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kmifqe.problem import HostRows, host_rows, largest_magnitudes
+from kmifqe.mdp import host_rows
+from kmifqe.mdp.host_rows import HostRows, largest_magnitudes
 
 ARRAY = np.random.default_rng(0).standard_normal((100, 3), dtype=np.float32)
 

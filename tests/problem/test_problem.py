@@ -9,11 +9,12 @@ import jax
 import numpy as np
 import pytest
 
-from kmifqe.behavior.base import Logged
-from kmifqe.data.transitions import Transitions
 from kmifqe.errors import InputError
-from kmifqe.problem import Problem, RowCounts, chunks
-from kmifqe.problem import problem as problem_module
+from kmifqe.mdp import ask as chunks
+from kmifqe.mdp import problem as problem_module
+from kmifqe.mdp.ask import Logged
+from kmifqe.mdp.problem import Problem, RowCounts
+from kmifqe.mdp.transitions import Transitions
 from kmifqe.worlds.lqr import random_lqr
 
 # Three episodes: rows 0-2 end in a terminal, rows 3-4 and row 5-6 are cut by a time limit.

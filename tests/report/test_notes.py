@@ -1,4 +1,4 @@
-from kmifqe.report.notes import verdict_lines
+from kmifqe.report.terminal import verdict_lines
 from kmifqe.trust.verdict import Diagnosis, Verdict
 
 

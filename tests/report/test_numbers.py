@@ -1,6 +1,6 @@
 import pytest
 
-from kmifqe.report.numbers import number, plus_minus
+from kmifqe.report.terminal import number, plus_minus
 
 NAN, INF = float("nan"), float("inf")
 

@@ -1,8 +1,13 @@
 import numpy as np
 import pytest
 
+from kmifqe.experiments.paper_figures import (
+    bandwidths_figure,
+    dummies_figure,
+    save_paper_figures,
+    shift_figure,
+)
 from kmifqe.report.figures import COLORS
-from kmifqe.report.paper_figures import bandwidths_figure, dummies_figure, save_paper_figures, shift_figure
 
 MOMENTS = ("rmse", "bias", "bias_squared", "variance")
 

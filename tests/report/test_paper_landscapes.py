@@ -1,6 +1,6 @@
 import numpy as np
 
-from kmifqe.report.paper_landscapes import landscapes_figure
+from kmifqe.experiments.paper_figures import landscapes_figure
 
 AXIS = [-2.0, 0.0, 2.0]
 

@@ -4,8 +4,10 @@ import math
 
 import pytest
 
-from kmifqe.report.paper_numbers import LIKELIHOODS, POLICY_VALUES, TABLE1
-from kmifqe.report.paper_tables import (
+from kmifqe.experiments.paper_tables import (
+    LIKELIHOODS,
+    POLICY_VALUES,
+    TABLE1,
     bias_table,
     conditions_line,
     error_table,

@@ -4,7 +4,7 @@ import platform
 from datetime import UTC, datetime
 from importlib.metadata import version
 
-from kmifqe.report.provenance import provenance
+from kmifqe.report.result import provenance
 
 
 def test_it_names_the_versions_the_device_and_the_time():

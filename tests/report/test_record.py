@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from kmifqe.report.record import write_record
+from kmifqe.report.result import write_record
 
 
 def test_what_json_cannot_hold_becomes_null(tmp_path):

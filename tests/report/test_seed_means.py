@@ -6,7 +6,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from kmifqe.report.seed_means import error_of_mean
+from kmifqe.experiments.paper_tables import error_of_mean
 
 VALUES = [1.1, 0.7, 1.6, 0.9, 1.2, 1.4, 0.2]
 TRUTH = 1.3

@@ -3,7 +3,7 @@ import pytest
 from rich.console import Console
 
 from kmifqe.estimators.base import Estimate
-from kmifqe.report.tables import estimates_table
+from kmifqe.report.terminal import estimates_table
 
 
 def estimate(name, values, **infos):

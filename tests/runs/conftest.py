@@ -9,7 +9,7 @@ import pytest
 
 from kmifqe.estimators import Estimate, fit
 from kmifqe.estimators.fit import make_plan
-from kmifqe.runs import open_run
+from kmifqe.store.directory import open_run
 from runs.toy import SEEDS, toy, toy_problem
 
 

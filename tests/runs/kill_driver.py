@@ -23,7 +23,7 @@ from safetensors.numpy import load_file
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from kmifqe.estimators.fit import make_plan
-from kmifqe.runs import open_run
+from kmifqe.store.directory import open_run
 from runs.toy import SEEDS, toy, toy_problem
 
 STEPS = 600

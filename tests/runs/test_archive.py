@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from kmifqe.runs.archive import DamagedError, plain_numbers, read_archive, write_archive
+from kmifqe.store.archive import DamagedError, plain_numbers, read_archive, write_archive
 
 ARRAYS = {
     "number": np.float32(1.5),

@@ -9,11 +9,9 @@ import pytest
 
 from kmifqe.errors import InputError
 from kmifqe.estimators import fit
-from kmifqe.estimators.fit import make_plan
-from kmifqe.estimators.snapshot import Snapshot
-from kmifqe.runs import CheckpointFolder, Interrupted
-from kmifqe.runs.archive import read_archive, write_archive
-from kmifqe.runs.checkpoints import read_snapshot
+from kmifqe.estimators.fit import Snapshot, make_plan
+from kmifqe.store.archive import read_archive, write_archive
+from kmifqe.store.checkpoints import CheckpointFolder, Interrupted, read_snapshot
 from runs.conftest import assert_same_bits
 from runs.toy import BALLAST, PERIOD, SEEDS, STEPS, ToyConfig, toy, toy_problem
 
@@ -202,9 +200,9 @@ def test_a_wish_to_stop_is_granted_at_the_next_step_to_begin_from(tmp_path, undi
 def test_saving_waits_for_its_time_and_for_its_cost(tmp_path, monkeypatch):
     """At 1 s every 30 s a save would take 3 %: after one that costs 1 s the next waits 100 s."""
     clock = [0.0]
-    monkeypatch.setattr("kmifqe.runs.checkpoints.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("kmifqe.store.checkpoints.time.perf_counter", lambda: clock[0])
     monkeypatch.setattr(
-        "kmifqe.runs.checkpoints.write_archive", lambda *args: clock.__setitem__(0, clock[0] + 1.0)
+        "kmifqe.store.checkpoints.write_archive", lambda *args: clock.__setitem__(0, clock[0] + 1.0)
     )
     checkpoints = CheckpointFolder(tmp_path / "c", save_seconds=30)
     assert checkpoints.restore(_plan(), toy_problem()) is None

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kmifqe.errors import InputError
-from kmifqe.runs.density import DENSITY, REPORT, fitted_on, read_report, write_report
+from kmifqe.store.directory import DENSITY, DENSITY_REPORT, fitted_on, read_report, write_report
 
 ON = fitted_on(states=np.zeros((3, 2)), low=None)
 
@@ -41,14 +41,14 @@ def test_what_is_missing_cut_or_changed_is_fitted_again(folder):
     assert read_report(folder, ON) is None
     (folder / DENSITY).unlink()
     assert read_report(folder, ON) is None
-    (folder / REPORT).write_text('{"schema"')
+    (folder / DENSITY_REPORT).write_text('{"schema"')
     assert read_report(folder, ON) is None
-    (folder / REPORT).unlink()
+    (folder / DENSITY_REPORT).unlink()
     assert read_report(folder, ON) is None
 
 
 def test_another_schema_is_refused(folder):
-    record = json.loads((folder / REPORT).read_text()) | {"schema": "kmifqe.behavior_fit/9"}
-    (folder / REPORT).write_text(json.dumps(record))
+    record = json.loads((folder / DENSITY_REPORT).read_text()) | {"schema": "kmifqe.behavior_fit/9"}
+    (folder / DENSITY_REPORT).write_text(json.dumps(record))
     with pytest.raises(InputError, match="behavior_fit/9"):
         read_report(folder, ON)

@@ -12,9 +12,9 @@ import pytest
 
 from kmifqe.errors import InputError
 from kmifqe.estimators.fit import make_plan
-from kmifqe.runs import Interrupted, durable, open_run
-from kmifqe.runs.checkpoints import read_snapshot
-from kmifqe.runs.lock import locked
+from kmifqe.io import files as durable
+from kmifqe.store.checkpoints import Interrupted, read_snapshot
+from kmifqe.store.directory import locked, open_run
 from runs.conftest import assert_same_bits, run_toy
 from runs.test_checkpoints import PowerCutError, cut_at
 from runs.toy import SEEDS, ToyConfig, toy, toy_problem

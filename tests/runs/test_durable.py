@@ -8,7 +8,7 @@ import os
 import pytest
 
 from kmifqe.errors import InputError
-from kmifqe.runs import durable
+from kmifqe.io import files as durable
 
 
 def test_a_file_is_written_and_replaced(tmp_path):

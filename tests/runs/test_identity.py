@@ -12,7 +12,7 @@ import pytest
 from estimators.small import lqr_problem
 from kmifqe.errors import InputError
 from kmifqe.estimators.fit import make_plan
-from kmifqe.runs.identity import array_print, differences, fingerprint, identity
+from kmifqe.store.identity import array_print, differences, fingerprint, identity
 from runs.toy import toy, toy_problem
 
 HERE = Path("checkpoint")

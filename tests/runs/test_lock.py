@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from kmifqe.errors import InputError
-from kmifqe.runs.lock import locked
+from kmifqe.store.directory import locked
 
 HOLD = """
 import sys, time
@@ -48,6 +48,6 @@ def test_a_lock_file_that_its_holder_removed_does_not_count(tmp_path, monkeypatc
         path.unlink()
         return descriptor
 
-    monkeypatch.setattr("kmifqe.runs.lock.os.open", open_and_lose)
+    monkeypatch.setattr("kmifqe.store.directory.os.open", open_and_lose)
     with pytest.raises(InputError, match="another process"), locked(path):
         pass

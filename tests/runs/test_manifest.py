@@ -8,7 +8,7 @@ import os
 import pytest
 
 from kmifqe.errors import InputError
-from kmifqe.runs.manifest import Manifest, read_manifest, write_manifest
+from kmifqe.store.directory import Manifest, read_manifest, write_manifest
 
 
 def test_options_come_back(tmp_path):

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kmifqe.data.transitions import Transitions
 from kmifqe.estimators import Estimator
-from kmifqe.problem import Problem
+from kmifqe.mdp.problem import Problem
+from kmifqe.mdp.transitions import Transitions
 
 PERIOD = 10
 SEEDS = 2

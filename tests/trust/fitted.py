@@ -7,8 +7,8 @@ from functools import cache
 from typing import Any
 
 from kmifqe.estimators import Estimate, Estimator, FQEConfig, KMIFQEConfig, fit, fqe, kmifqe
-from kmifqe.problem import Problem
-from kmifqe.trust.measure import measure
+from kmifqe.mdp.problem import Problem
+from kmifqe.trust.checks.diagnose import measure
 from kmifqe.trust.verdict import Diagnosis, diagnose_run
 from trust.planted import log_of, problem_of, world_of
 

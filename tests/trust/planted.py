@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from kmifqe.data.transitions import Transitions
-from kmifqe.problem import Problem
+from kmifqe.mdp.problem import Problem
+from kmifqe.mdp.transitions import Transitions
 from kmifqe.worlds.lqr import LQR, LinearGaussian, random_lqr
 
 

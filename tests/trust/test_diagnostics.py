@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kmifqe.trust.diagnostics import diagnose, disagreements
+from kmifqe.trust.checks.diagnose import diagnose, disagreements
 from kmifqe.trust.interval import ConfidenceInterval
 from trust.test_diagnostics_weights import SOUND
 

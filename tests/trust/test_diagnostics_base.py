@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from kmifqe.trust.diagnostics_base import Limit, digits, graded, percent
+from kmifqe.trust.checks.base import Limit, digits, graded, percent
 
 ABOVE = Limit(0.1, 0.5, "why")
 BELOW = Limit(100, 30, "why", below=True)

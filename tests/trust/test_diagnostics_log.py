@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from kmifqe.trust.diagnostics_log import log_diagnostics
-from kmifqe.trust.measure_log import log_facts
+from kmifqe.trust.checks.log import log_diagnostics, log_facts
 from trust.planted import changed, clipped_log, ended_log, log_of, problem_of, world_of
 from trust.test_measure_log import problem_with
 

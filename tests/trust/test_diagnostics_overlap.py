@@ -5,8 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kmifqe.trust.diagnostics_overlap import density_misfit, overlap_diagnostics
-from kmifqe.trust.measure_overlap import density_facts, nearby_actions, overlap_facts
+from kmifqe.trust.checks.overlap import (
+    density_facts,
+    density_misfit,
+    nearby_actions,
+    overlap_diagnostics,
+    overlap_facts,
+)
 from trust.planted import Shifted, log_of, problem_of, world_of
 
 VARIED = [(21, 1, 60, 15), (22, 2, 150, 20), (23, 4, 300, 20)]  # seed, action dimensions, episodes, length

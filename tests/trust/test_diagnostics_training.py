@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kmifqe.estimators.base import Estimate
-from kmifqe.trust.diagnostics_training import training_diagnostics, value_diagnostics, without_diverged
+from kmifqe.trust.checks.training import training_diagnostics, value_diagnostics, without_diverged
 
 
 def estimate(trajectory, gamma=0.9, infos=None, **config):

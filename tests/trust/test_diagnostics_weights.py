@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kmifqe.estimators.base import Estimate
-from kmifqe.trust.diagnostics_weights import weight_diagnostics
+from kmifqe.trust.checks.weights import weight_diagnostics
 
 FACTS = {
     "rows_in_sample": 5000,

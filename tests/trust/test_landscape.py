@@ -13,11 +13,10 @@ from estimators.small import lqr_problem
 from kmifqe.estimators import FQEConfig, KMIFQEConfig, SRDICEConfig, fqe, kmifqe, sr_dice
 from kmifqe.estimators.base import Estimate, Estimator, config_dict, network_input
 from kmifqe.estimators.fqe import FQEState
-from kmifqe.estimators.kmifqe import KMIFQEState
+from kmifqe.estimators.kmifqe.algorithm import KMIFQEState
 from kmifqe.maths.mlp import action_hessian, init_layers, init_q
-from kmifqe.problem import Problem
-from kmifqe.trust.landscape import choose_points, keep_landscape, surface_of, with_metrics
-from kmifqe.trust.landscape_file import read_landscape
+from kmifqe.mdp.problem import Problem
+from kmifqe.trust.landscape import choose_points, keep_landscape, read_landscape, surface_of, with_metrics
 
 KERNEL = kmifqe(KMIFQEConfig(hidden=8, batch=32, target_period=5))
 PLAIN = fqe(FQEConfig(hidden=8, batch=32))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kmifqe.errors import InputError
-from kmifqe.trust.landscape_file import Points, Surface, read_landscape, write_landscape
+from kmifqe.trust.landscape import Points, Surface, read_landscape, write_landscape
 from report.html.small import small_landscape
 
 

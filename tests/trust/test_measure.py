@@ -4,10 +4,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kmifqe.data.transitions import Transitions
-from kmifqe.problem import Problem
-from kmifqe.trust.diagnostics import diagnose
-from kmifqe.trust.measure import measure
+from kmifqe.mdp.problem import Problem
+from kmifqe.mdp.transitions import Transitions
+from kmifqe.trust.checks.diagnose import diagnose, measure
 from trust.fitted import fqe_estimator, sound_fit
 
 

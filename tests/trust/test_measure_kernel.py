@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kmifqe.estimators.kmifqe import KMIFQEConfig
+from kmifqe.estimators.kmifqe.algorithm import KMIFQEConfig
 from kmifqe.maths.mlp import QParams, init_q
-from kmifqe.trust.measure_kernel import kernel_facts
+from kmifqe.trust.checks.weights import kernel_facts
 from trust.fitted import KERNEL, SEEDS, sound_fit
 from trust.planted import log_of, problem_of, world_of
 

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from kmifqe.data.transitions import Transitions
-from kmifqe.problem import Problem
-from kmifqe.trust.measure_log import episode_lengths, log_facts
+from kmifqe.mdp.problem import Problem
+from kmifqe.mdp.transitions import Transitions
+from kmifqe.trust.checks.log import episode_lengths, log_facts
 
 
 def problem_with(lengths, ends, *, last_state_logged=True, actions=None):

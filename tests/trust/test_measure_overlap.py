@@ -3,8 +3,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kmifqe.problem import Problem
-from kmifqe.trust.measure_overlap import density_facts, mean_and_error, nearby_actions, overlap_facts
+from kmifqe.mdp.problem import Problem
+from kmifqe.trust.checks.overlap import density_facts, mean_and_error, nearby_actions, overlap_facts
 from trust.planted import Shifted, changed, ended_log, log_of, problem_of, world_of
 
 

@@ -3,8 +3,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kmifqe.trust.measure_overlap import nearby_actions
-from kmifqe.trust.measure_start import Early, discounted_mean, early_rows, start_facts
+from kmifqe.trust.checks.consistency import Early, discounted_mean, early_rows, start_facts
+from kmifqe.trust.checks.overlap import nearby_actions
 from trust.fitted import sound_fit
 from trust.planted import log_of, problem_of, world_of
 

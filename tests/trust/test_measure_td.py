@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kmifqe.trust.measure_td import _compared, td_facts
+from kmifqe.trust.checks.consistency import _compared, td_facts
 from trust.fitted import sound_fit
 
 

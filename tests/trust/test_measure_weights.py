@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kmifqe.estimators.kmifqe import KMIFQEConfig
+from kmifqe.estimators.kmifqe.algorithm import KMIFQEConfig
 from kmifqe.maths.kernel import clipped_weight, effective_sample_size
-from kmifqe.trust.measure_weights import weight_facts
+from kmifqe.trust.checks.weights import weight_facts
 from trust.fitted import KERNEL, SEEDS, sound_fit
 
 

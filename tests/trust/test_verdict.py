@@ -3,8 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kmifqe.trust.diagnostics import Diagnostic
-from kmifqe.trust.measure import measure
+from kmifqe.trust.checks.diagnose import Diagnostic, measure
 from kmifqe.trust.verdict import ORDER, Verdict, diagnose_run, judge
 from trust.fitted import SEEDS, sound_fit
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from kmifqe.worlds.gym_choose import Checkpoint, choose, level
+from kmifqe.worlds.gym_train import Checkpoint, choose, level
 
 
 def curve(*returns: float) -> list[Checkpoint]:

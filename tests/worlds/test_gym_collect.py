@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from kmifqe.behavior import GaussianBehavior
-from kmifqe.data import load_dataset
 from kmifqe.errors import InputError
+from kmifqe.io.logs.load import load_dataset
 from kmifqe.worlds.gym_collect import collect, collect_drawn, default_envs
-from kmifqe.worlds.gym_task import describe_task
+from kmifqe.worlds.gym_envs import describe_task
 from worlds.gym_test_envs import LIFE, env_id, half
 
 

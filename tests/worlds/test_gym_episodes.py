@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from kmifqe.errors import InputError
-from kmifqe.worlds.gym_episodes import play_episodes
-from kmifqe.worlds.gym_pool import EnvPool
-from kmifqe.worlds.gym_task import describe_task
+from kmifqe.worlds.gym_envs import EnvPool, describe_task
+from kmifqe.worlds.gym_truth import play_episodes
 from worlds.gym_test_envs import LIFE, env_id, half
 
 

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kmifqe.worlds.gym_group import EnvGroup
-from kmifqe.worlds.gym_task import describe_task
+from kmifqe.worlds.gym_envs import EnvGroup, describe_task
 from worlds.gym_test_envs import LIFE, env_id
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from kmifqe.errors import InputError
-from kmifqe.worlds.gym_log import BLOCK, log_writer
-from kmifqe.worlds.gym_task import describe_task
+from kmifqe.worlds.gym_collect import BLOCK, log_writer
+from kmifqe.worlds.gym_envs import describe_task
 
 TASK = describe_task("Pendulum-v1")
 

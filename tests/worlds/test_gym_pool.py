@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from kmifqe.errors import InputError
-from kmifqe.worlds import gym_pool
-from kmifqe.worlds.gym_pool import EnvPool
-from kmifqe.worlds.gym_task import describe_task
+from kmifqe.worlds import gym_envs as gym_pool
+from kmifqe.worlds.gym_envs import EnvPool, describe_task
 from worlds.gym_test_envs import env_id
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from kmifqe.errors import InputError
-from kmifqe.policies.actor import Actor
-from kmifqe.worlds.gym_task import check_policy_fits_task, describe_task, make_env
+from kmifqe.io.policies.actor import Actor
+from kmifqe.worlds.gym_envs import check_policy_fits_task, describe_task, make_env
 from worlds.gym_test_envs import env_id
 
 

@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 
 from kmifqe.errors import InputError
-from kmifqe.policies import load_policy
-from kmifqe.worlds.gym_choose import Choice
-from kmifqe.worlds.gym_train import train
-from kmifqe.worlds.gym_train_config import TrainConfig, TrainProgress
+from kmifqe.io.policies.load import load_policy
+from kmifqe.worlds.gym_train import Choice, TrainConfig, TrainProgress, train
 from kmifqe.worlds.td3 import Td3Config
 from worlds.gym_test_envs import env_id
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from kmifqe.errors import InputError
-from kmifqe.worlds.gym_train_config import TrainConfig
+from kmifqe.worlds.gym_train import TrainConfig
 from kmifqe.worlds.td3 import Td3Config
 
 CONFIG = TrainConfig("Pendulum-v1", steps=20_000)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kmifqe.errors import InputError
-from kmifqe.worlds.gym_train_state import TrainState, load_state, read_settings, save_state
+from kmifqe.worlds.gym_train import TrainState, load_state, read_settings, save_state
 from kmifqe.worlds.td3 import Batch, Td3Config, add, init_buffer, td3
 
 LEARNER = td3(Td3Config(actor_hidden=(4,), critic_hidden=(4,), batch=8), 2, [-1.0], [1.0])

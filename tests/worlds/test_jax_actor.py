@@ -4,8 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-from kmifqe.policies.actor import Actor
-from kmifqe.worlds.jax_actor import jax_actor
+from kmifqe.io.policies.actor import Actor
+from kmifqe.worlds.pendulum_policies import jax_actor
 
 
 def random_actor(**settings: object) -> Actor:

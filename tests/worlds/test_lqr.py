@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kmifqe.behavior.base import FactorizedBehavior
 from kmifqe.errors import InputError
 from kmifqe.maths.metric import optimal_metric
-from kmifqe.policies.base import Policy
+from kmifqe.mdp.ask import FactorizedBehavior, Policy
 from kmifqe.worlds.lqr import LQR, QuadraticQ, matrix_root, random_lqr, random_spd
 
 SIZES = [(1, 1), (2, 1), (2, 2), (3, 4)]

@@ -8,21 +8,11 @@ import numpy as np
 import pytest
 
 from kmifqe.errors import InputError
-from kmifqe.policies.actor import Actor
+from kmifqe.io.policies.actor import Actor
 from kmifqe.worlds import pendulum
-from kmifqe.worlds.pendulum import (
-    EPISODE_STEPS,
-    PendulumBehavior,
-    collect,
-    load_pendulum_actors,
-    observe,
-    reset,
-    state_of,
-    step,
-    true_value,
-    value_of_states,
-    with_dummies,
-)
+from kmifqe.worlds.pendulum import collect, true_value, value_of_states
+from kmifqe.worlds.pendulum_dynamics import EPISODE_STEPS, observe, reset, state_of, step
+from kmifqe.worlds.pendulum_policies import PendulumBehavior, load_pendulum_actors, with_dummies
 
 TARGET, BEHAVIOR_MEAN = load_pendulum_actors()
 

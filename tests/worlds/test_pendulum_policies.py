@@ -2,10 +2,9 @@ import jax
 import numpy as np
 import pytest
 
-from kmifqe.behavior.base import FactorizedBehavior
 from kmifqe.errors import InputError
-from kmifqe.policies.actor import Actor
-from kmifqe.policies.base import Policy
+from kmifqe.io.policies.actor import Actor
+from kmifqe.mdp.ask import FactorizedBehavior, Policy
 from kmifqe.worlds.pendulum_dynamics import MAX_TORQUE
 from kmifqe.worlds.pendulum_policies import (
     PendulumBehavior,

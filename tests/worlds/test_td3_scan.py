@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from kmifqe.errors import InputError
-from kmifqe.worlds.environment import Environment
-from kmifqe.worlds.td3 import Td3Config, Td3State, td3
-from kmifqe.worlds.td3_scan import train
+from kmifqe.worlds.pendulum_dynamics import Environment
+from kmifqe.worlds.td3 import Td3Config, Td3State, td3, train
 
 SMALL = Td3Config(actor_hidden=(32, 32), critic_hidden=(64, 64), learning_rate=1e-3, batch=128, gamma=0.9)
 

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from kmifqe.errors import InputError
-from kmifqe.policies.actor import load_safetensors_actor
+from kmifqe.io.policies.actor import load_safetensors_actor
 from kmifqe.worlds import train_pendulum
-from kmifqe.worlds.pendulum import load_pendulum_actors
+from kmifqe.worlds.pendulum_policies import load_pendulum_actors
 from kmifqe.worlds.train_pendulum import Snapshot, choose
 
 TARGET, BEHAVIOR = load_pendulum_actors()

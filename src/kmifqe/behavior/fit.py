@@ -3,17 +3,201 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
-from kmifqe.behavior.calibration import calibration
-from kmifqe.behavior.fit_config import FitConfig, FitProgress
-from kmifqe.behavior.fit_report import FitReport, episode_standard_error
-from kmifqe.behavior.mixture import TanhMixture
+from kmifqe.behavior.fit_report import FitReport, calibration, episode_standard_error
+from kmifqe.behavior.mixture import Network, TanhMixture, components_at, init_network, mixture_log_prob
 from kmifqe.behavior.support import given_box, make_support, share_on_bound, support_box
-from kmifqe.behavior.train import Rows, train_networks
 from kmifqe.errors import InputError
+
+
+@dataclass(frozen=True)
+class FitConfig:
+    """How the density is fitted. The paper fixes the counts and the share; the rest is ours."""
+
+    components: tuple[int, ...] = (10, 20, 30, 40)  # the paper's counts
+    held_out: float = 0.1  # share of the rows, whole episodes; the paper's 10 %
+    hidden: tuple[int, ...] = (256, 256)  # the paper's network size
+    layer: float = 1e-3  # boundary layer, share of the half-range: 0.1 % of a uniform log lies in it
+    batch: int = 512  # rows a step
+    learning_rate: float = 1e-3  # Adam's usual value; cosine decay to 0 over `steps` settles the fit
+    steps: int | None = None  # at most; None: 1,500, or five passes over the log if that is more
+    check_every: int = 100  # steps between looks at the held-out likelihood
+    patience: int = 10  # checks without a gain in any count before stopping
+    restarts: int = 1  # independent starts per count; more give the table a second standard error
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for field in ("batch", "steps", "check_every", "patience", "restarts"):
+            value = getattr(self, field)
+            if value is not None and value < 1:
+                raise InputError(f"behaviour fit: {field} is {value}; expected at least 1")
+        if not self.components or min(self.components) < 1:
+            raise InputError(f"behaviour fit: components is {self.components}; expected positive counts")
+        if not 0 < self.held_out < 1:
+            raise InputError(f"behaviour fit: held_out is {self.held_out}; expected a share between 0 and 1")
+        if not 0 < self.layer <= 0.1:
+            raise InputError(f"behaviour fit: layer is {self.layer}; expected within (0, 0.1]")
+        if not self.learning_rate > 0:
+            raise InputError(f"behaviour fit: learning_rate is {self.learning_rate}; expected above 0")
+
+    def most_steps(self, rows: int) -> int:
+        """Return the largest number of steps for a log of `rows` training rows."""
+        return self.steps if self.steps is not None else max(1500, 5 * rows // self.batch)
+
+
+class FitProgress(NamedTuple):
+    """Where a fit stands, handed to the progress callback after each check."""
+
+    step: int
+    steps: int  # at most this many
+    components: tuple[int, ...]
+    held_out: tuple[float, ...]  # best held-out log-likelihood so far, nats a row, for each count
+
+
+CHECK_CHUNK = 2048  # held-out rows at a time: bounds the memory of a check
+
+
+class Rows(NamedTuple):
+    """Logged rows as the network sees them."""
+
+    states: jax.Array  # (n, q) standardised
+    z: jax.Array  # (n, d) latent actions
+    side: jax.Array  # (n, d) boundary layers
+
+
+class Trained(NamedTuple):
+    """The best networks seen, one for each count and restart, counts first."""
+
+    networks: Network  # leaves have a leading axis of models, padded to the largest count
+    held_out: np.ndarray  # (counts, restarts) best mean log-likelihood in latent space
+    steps: int
+
+    def network(self, count_index: int, count: int, dims: int) -> Network:
+        """Return the best restart of one count, without the outputs of its padding components."""
+        model = count_index * self.held_out.shape[1] + int(self.held_out[count_index].argmax())
+        *layers, (weight, bias) = jax.tree.map(lambda leaf: leaf[model], self.networks)
+        used = count * (1 + 2 * dims)
+        return (*layers, (weight[:, :used], bias[:used]))
+
+
+def train_networks(
+    train: Rows,
+    check: Rows,
+    edges: jax.Array,
+    log_jacobian: float,
+    config: FitConfig,
+    progress: Callable[[FitProgress], None] | None,
+) -> Trained:
+    """Return the networks at their best held-out likelihood, for every count and restart of `config`.
+
+    `log_jacobian` is the mean held-out log-Jacobian, which turns latent likelihoods into those of actions.
+    """
+    counts = np.repeat(config.components, config.restarts)
+    padded = int(counts.max())
+    masks = jnp.where(np.arange(padded) < counts[:, None], 0.0, -jnp.inf)
+    init_rng, batch_rng = np.random.default_rng(config.seed).spawn(2)
+    most_steps = config.most_steps(len(train.states))
+    schedule = (config.learning_rate, most_steps)
+    optimizer = _optimizer(*schedule)
+    sizes = (train.states.shape[1], config.hidden, padded, train.z.shape[1])
+    starts = [init_network(init_rng, *sizes) for _ in counts]
+    networks: Network = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *starts)
+    states = jax.vmap(optimizer.init)(networks)
+    best = np.full(len(counts), -np.inf)
+    best_networks, since, step = networks, 0, 0
+    while step < most_steps and since < config.patience:
+        chunk = min(config.check_every, most_steps - step)
+        picked = batch_rng.integers(len(train.states), size=(chunk, config.batch), dtype=np.int32)
+        networks, states = _advance(schedule, networks, states, masks, edges, train, picked)
+        step += chunk
+        now = _held_out(networks, masks, edges, check)
+        better = now > best
+        best_networks = _where_model(better, networks, best_networks)
+        since = 0 if better.any() else since + 1
+        best = np.maximum(best, now)
+        if progress is not None:
+            by_count = best.reshape(len(config.components), -1).mean(axis=1) + log_jacobian
+            progress(FitProgress(step, most_steps, config.components, tuple(by_count.tolist())))
+    if not np.isfinite(best).all():
+        raise InputError(
+            "behaviour fit: the likelihood never became finite; expected states and actions of sane size"
+        )
+    return Trained(best_networks, best.reshape(len(config.components), config.restarts), step)
+
+
+def _optimizer(learning_rate: float, most_steps: int) -> optax.GradientTransformation:
+    return optax.chain(
+        optax.clip_by_global_norm(10.0),
+        optax.adam(optax.cosine_decay_schedule(learning_rate, most_steps)),
+    )
+
+
+@partial(jax.jit, static_argnums=0)
+def _advance(
+    schedule: tuple[float, int],
+    networks: Network,
+    states: optax.OptState,
+    masks: jax.Array,
+    edges: jax.Array,
+    rows: Rows,
+    picked: jax.Array,
+) -> tuple[Network, optax.OptState]:
+    """Return all models one gradient step on for each row of `picked`, the minibatches' row numbers.
+
+    The models share each minibatch, so that counts compare in pairs.
+    """
+    optimizer = _optimizer(*schedule)
+
+    def one_step(
+        carry: tuple[Network, optax.OptState], numbers: jax.Array
+    ) -> tuple[tuple[Network, optax.OptState], None]:
+        minibatch = jax.tree.map(lambda array: array[numbers], rows)
+
+        def one_model(
+            network: Network, state: optax.OptState, mask: jax.Array
+        ) -> tuple[Network, optax.OptState]:
+            gradient = jax.grad(_loss)(network, mask, edges, minibatch)
+            update, state = optimizer.update(gradient, state)
+            return optax.apply_updates(network, update), state
+
+        return jax.vmap(one_model)(*carry, masks), None
+
+    carry, _ = jax.lax.scan(one_step, (networks, states), picked)
+    return carry
+
+
+def _loss(network: Network, mask: jax.Array, edges: jax.Array, rows: Rows) -> jax.Array:
+    return -jax.vmap(_log_prob, (None, None, None, 0))(network, mask, edges, rows).mean()
+
+
+def _log_prob(network: Network, mask: jax.Array, edges: jax.Array, row: Rows) -> jax.Array:
+    return mixture_log_prob(components_at(network, mask, row.states), row.z, row.side, edges)
+
+
+@jax.jit
+def _held_out(networks: Network, masks: jax.Array, edges: jax.Array, rows: Rows) -> jax.Array:
+    """Return each model's mean held-out log-likelihood in latent space, shape (models,)."""
+
+    def one_row(row: Rows) -> jax.Array:
+        return jax.vmap(_log_prob, (0, 0, None, None))(networks, masks, edges, row)
+
+    return jax.lax.map(one_row, rows, batch_size=CHECK_CHUNK).mean(axis=0)
+
+
+def _where_model(better: np.ndarray, new: Network, old: Network) -> Network:
+    def pick(a: jax.Array, b: jax.Array) -> jax.Array:
+        return jnp.where(better.reshape(-1, *[1] * (a.ndim - 1)), a, b)
+
+    return jax.tree.map(pick, new, old)
+
 
 FEWEST_ROWS = 20
 
@@ -24,7 +208,7 @@ def fit_behavior(
     episode: np.ndarray,
     low: np.ndarray | None = None,
     high: np.ndarray | None = None,
-    config: FitConfig = FitConfig(),  # noqa: B008 (frozen)
+    config: FitConfig = FitConfig(),
     progress: Callable[[FitProgress], None] | None = None,
 ) -> tuple[TanhMixture, FitReport]:
     """Return the density with the best held-out likelihood, and the report that says how good it is.

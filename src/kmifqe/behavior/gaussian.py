@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from kmifqe.errors import InputError
-from kmifqe.policies.base import Policy
+from kmifqe.mdp.ask import Policy
 
 HALF_LOG_2PI = 0.5 * np.log(2.0 * np.pi)
 

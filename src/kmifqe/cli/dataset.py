@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from kmifqe.data import DatasetSummary, inspect, load_dataset, save_dataset
-from kmifqe.data.save import refuse_target
-from kmifqe.data.summary import ActionRange, Spread
+from kmifqe.io.logs.load import load_dataset
+from kmifqe.io.logs.save import refuse_target, save_dataset
+from kmifqe.io.logs.summary import ActionRange, DatasetSummary, Spread, inspect
 
 app = typer.Typer(help="Look at a log before trusting it, and change its format.", no_args_is_help=True)
 

@@ -28,14 +28,12 @@ def demo(
     from kmifqe.cli.evaluation import examined
     from kmifqe.cli.progress import ProgressLine, device_name
     from kmifqe.estimators import fit
-    from kmifqe.estimators.foresee import duration
+    from kmifqe.estimators.forecast import duration
     from kmifqe.experiments.demo import DemoConfig, demo_estimators, demo_problem
     from kmifqe.report.figures import save_figures
     from kmifqe.report.html.page import REPORT, write_report
-    from kmifqe.report.notes import verdict_lines
-    from kmifqe.report.record import result_record, write_record
-    from kmifqe.report.result import Result
-    from kmifqe.report.tables import estimates_table
+    from kmifqe.report.result import Result, result_record, write_record
+    from kmifqe.report.terminal import estimates_table, verdict_lines
 
     console = Console()
     keep_compiled_programs()

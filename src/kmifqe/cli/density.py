@@ -10,14 +10,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from kmifqe.behavior import Fit, TanhMixture, fit_behavior, parse_behavior
-from kmifqe.behavior.base import Behavior, Logged
 from kmifqe.behavior.fit_report import FitReport
 from kmifqe.cli.progress import warn_on
-from kmifqe.data import Transitions
 from kmifqe.errors import InputError
-from kmifqe.policies.base import Policy
-from kmifqe.runs import RunDirectory
-from kmifqe.runs.density import fitted_on
+from kmifqe.mdp.ask import Behavior, Logged, Policy
+from kmifqe.mdp.transitions import Transitions
+from kmifqe.store.directory import RunDirectory, fitted_on
 
 
 def behavior_density(

@@ -18,29 +18,26 @@ from kmifqe.cli.compilation import keep_compiled_programs
 from kmifqe.cli.density import behavior_density
 from kmifqe.cli.interrupts import Interrupts
 from kmifqe.cli.progress import ProgressLine, device_name, warn_on
-from kmifqe.data import load_dataset
-from kmifqe.data.atomic import disk_sentence
 from kmifqe.errors import InputError
 from kmifqe.estimators import Estimate, Estimator, make_estimator
-from kmifqe.estimators.fit import make_plan
-from kmifqe.estimators.foresee import placed, size, with_fallback
-from kmifqe.estimators.presets import check_settings
-from kmifqe.estimators.snapshot import Plan
+from kmifqe.estimators.fit import Plan, make_plan
+from kmifqe.estimators.forecast import placed, size, with_fallback
+from kmifqe.estimators.registry import check_settings
 from kmifqe.evaluation import density_settings
-from kmifqe.policies import check_policy_fits, load_policy
-from kmifqe.problem import Problem
+from kmifqe.io.files import disk_sentence
+from kmifqe.io.logs.load import load_dataset
+from kmifqe.io.policies.load import load_policy
+from kmifqe.io.policies.objects import check_policy_fits
+from kmifqe.mdp.problem import Problem
 from kmifqe.report.figures import save_figures
 from kmifqe.report.html.page import REPORT, write_report
-from kmifqe.report.notes import verdict_lines
-from kmifqe.report.record import result_record, write_record
-from kmifqe.report.result import Result
-from kmifqe.report.tables import estimates_table
-from kmifqe.runs import Interrupted, RunDirectory, open_run
-from kmifqe.runs.directory import RESULT
+from kmifqe.report.result import Result, result_record, write_record
+from kmifqe.report.terminal import estimates_table, verdict_lines
+from kmifqe.store.checkpoints import Interrupted
+from kmifqe.store.directory import RESULT, RunDirectory, open_run
+from kmifqe.trust.checks.diagnose import measure
 from kmifqe.trust.interval import check_level
-from kmifqe.trust.landscape import keep_landscape
-from kmifqe.trust.landscape_file import LANDSCAPE
-from kmifqe.trust.measure import measure
+from kmifqe.trust.landscape import LANDSCAPE, keep_landscape
 
 TIMED_STEPS = 20_000  # a shorter run is over before its time is foretold
 

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from kmifqe.estimators import Progress
-from kmifqe.estimators.foresee import duration
+from kmifqe.estimators.forecast import duration
 
 
 class ProgressLine:

@@ -20,16 +20,16 @@ def resume(
 
     Example: kmifqe resume runs/first
     """
-    from kmifqe.runs.manifest import NAME, read_manifest  # with it comes JAX, which --help does without
+    from kmifqe.store.directory import MANIFEST, read_manifest
 
     manifest = read_manifest(run)
     if manifest is None:
         raise InputError(
-            f"{run / NAME}: does not exist; expected the --out of an evaluation that was stopped"
+            f"{run / MANIFEST}: does not exist; expected the --out of an evaluation that was stopped"
         )
     unknown = sorted(set(manifest.options) - set(inspect.signature(evaluate).parameters))
     if unknown:
-        raise InputError(f"{run / NAME}: the option {unknown[0]} is unknown to this version")
+        raise InputError(f"{run / MANIFEST}: the option {unknown[0]} is unknown to this version")
     out = run.resolve()
     if Path(manifest.directory).is_dir():
         os.chdir(manifest.directory)  # relative paths in the options start there

@@ -38,9 +38,9 @@ def coverage(
     from importlib.util import find_spec
 
     from kmifqe.experiments.coverage import coverage_record, rows_of
-    from kmifqe.report.coverage import coverage_figure, coverage_table
+    from kmifqe.experiments.paper_figures import coverage_figure, coverage_table
     from kmifqe.report.figures import save_figure
-    from kmifqe.report.record import write_record
+    from kmifqe.report.result import write_record
 
     console = Console(stderr=True)
     found = all_records(preset, shard, records, console)

@@ -26,7 +26,7 @@ def verdicts(
     The problems' records are shared with `kmifqe study coverage`. verdicts.json is written once all are there.
     """
     from kmifqe.experiments.verdicts import rows_of, verdicts_record
-    from kmifqe.report.record import write_record
+    from kmifqe.report.result import write_record
 
     console = Console(stderr=True)
     found = all_records(preset, shard, records, console)

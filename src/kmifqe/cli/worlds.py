@@ -27,11 +27,10 @@ from rich.table import Table
 from rich.text import Text
 
 from kmifqe.errors import InputError
-from kmifqe.policies import load_policy
+from kmifqe.io.policies.load import load_policy
 
 if TYPE_CHECKING:
-    from kmifqe.worlds.gym_choose import Checkpoint, Choice
-    from kmifqe.worlds.gym_train_config import TrainProgress
+    from kmifqe.worlds.gym_train import Checkpoint, Choice, TrainProgress
     from kmifqe.worlds.gym_truth import Truth
 
 Env = Annotated[
@@ -101,7 +100,7 @@ def collect_command(
 
     Example: kmifqe collect Hopper-v4 --policy behavior.safetensors --noise 0.3 -n 1000000
     """
-    from kmifqe.worlds.gym_collect import collect  # gymnasium takes its time to import
+    from kmifqe.worlds.gym_collect import collect
 
     path = out or Path(f"{env.replace('/', '-').replace(':', '-')}.hdf5")
     with _progress_line("collecting", transitions, "steps/s") as tell:
@@ -199,8 +198,7 @@ def train_command(
 
     Example: kmifqe train Hopper-v4 --steps 1000000 --out runs/hopper
     """
-    from kmifqe.worlds.gym_train import train
-    from kmifqe.worlds.gym_train_config import TrainConfig
+    from kmifqe.worlds.gym_train import TrainConfig, train
     from kmifqe.worlds.td3 import Td3Config
 
     widths = tuple(_widths(hidden))

@@ -3,8 +3,8 @@
 from kmifqe.estimators.base import Estimate, Estimator
 from kmifqe.estimators.fit import Progress, fit
 from kmifqe.estimators.fqe import FQEConfig, fqe
-from kmifqe.estimators.kmifqe import KMIFQEConfig, kmifqe
-from kmifqe.estimators.presets import ESTIMATORS, PRESETS, make_estimator
+from kmifqe.estimators.kmifqe.algorithm import KMIFQEConfig, kmifqe
+from kmifqe.estimators.registry import ESTIMATORS, PRESETS, make_estimator
 from kmifqe.estimators.sr_dice import SRDICEConfig, sr_dice
 
 __all__ = [

@@ -12,11 +12,19 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 
-from kmifqe.estimators.base import Estimator, Info, check_config, network_input
-from kmifqe.estimators.episode_weights import mean_over_rows, row_weights
-from kmifqe.estimators.scales import in_unit, input_scale, reward_scale
+from kmifqe.estimators.base import (
+    Estimator,
+    Info,
+    check_config,
+    in_unit,
+    input_scale,
+    mean_over_rows,
+    network_input,
+    reward_scale,
+    row_weights,
+)
 from kmifqe.maths.mlp import Layers, apply_layers, init_layers
-from kmifqe.problem import Problem
+from kmifqe.mdp.problem import Problem
 
 
 @dataclass(frozen=True)

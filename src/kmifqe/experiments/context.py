@@ -1,18 +1,42 @@
-"""What an experiment is told: how large, which methods, where files go, and how to speak."""
+"""What an experiment is told (size, methods, folders), and work that is done once and kept."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from kmifqe.data.atomic import disk_sentence
+from kmifqe.errors import InputError
 from kmifqe.estimators import Progress
-from kmifqe.experiments.kept import settings_hash
 from kmifqe.experiments.presets import Preset
 from kmifqe.experiments.records import experiment_record, is_done, write_record
-from kmifqe.runs import CheckpointFolder
+from kmifqe.io.files import disk_sentence, whole_file
+from kmifqe.store.checkpoints import CheckpointFolder
+
+
+def settings_hash(settings: Mapping[str, Any]) -> str:
+    """Return twelve letters that name the settings."""
+    return sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def kept_json(
+    folder: Path, name: str, settings: Mapping[str, Any], make: Callable[[], dict[str, Any]]
+) -> dict[str, Any]:
+    """Return what `make` gave under these settings, now or in an earlier run; settings go into the file."""
+    path = folder / f"{name}-{settings_hash(settings)}.json"
+    if path.is_file():
+        try:
+            return dict(json.loads(path.read_text(encoding="utf-8"))["made"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{path}: cannot be read ({error}); remove it, and it is made again") from error
+    made = make()
+    folder.mkdir(parents=True, exist_ok=True)
+    with whole_file(path) as partial:
+        partial.write_text(json.dumps({"settings": settings, "made": made}), encoding="utf-8")
+    return made
 
 
 def silent(words: str) -> None:

@@ -12,9 +12,9 @@ import numpy as np
 
 from kmifqe.experiments.problems_family import HOPELESS_ROWS
 from kmifqe.experiments.trust_run import read_estimate
-from kmifqe.report.provenance import provenance
+from kmifqe.report.result import provenance
+from kmifqe.trust.checks.overlap import REFERENCE_BANDWIDTHS
 from kmifqe.trust.interval import interval_of
-from kmifqe.trust.measure_overlap import REFERENCE_BANDWIDTHS
 
 SCHEMA = "kmifqe.coverage/1"
 LEVEL = 0.9  # nominal

@@ -5,35 +5,70 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from kmifqe.behavior import GaussianBehavior
-from kmifqe.behavior.base import Behavior
-from kmifqe.data import Transitions, load_dataset
-from kmifqe.data.atomic import whole_folder
+from kmifqe.errors import InputError
 from kmifqe.experiments import rows as table
 from kmifqe.experiments.context import Context
 from kmifqe.experiments.policies import Actors, digest, load_actors
 from kmifqe.experiments.presets import Preset
-from kmifqe.experiments.regenerate import (
-    EXPLORATION,
-    PRE_TANH_LIMIT,
-    PRE_TANH_STD,
-    exploring,
-    squashed_gaussian,
-    stochastic_mean,
-)
 from kmifqe.experiments.rows import Row, row_named
 from kmifqe.experiments.truths import gym_truth, pendulum_truth
-from kmifqe.policies.actor import Actor
-from kmifqe.policies.base import Policy
-from kmifqe.policies.d4rl import load_d4rl_actor
-from kmifqe.worlds import pendulum
-from kmifqe.worlds.gym_task import describe_task
+from kmifqe.io.files import whole_folder
+from kmifqe.io.logs.load import load_dataset
+from kmifqe.io.policies.actor import Actor
+from kmifqe.io.policies.d4rl import load_d4rl_actor
+from kmifqe.mdp.ask import Behavior, Policy
+from kmifqe.mdp.transitions import Transitions
+from kmifqe.worlds.gym_collect import Draw
+from kmifqe.worlds.gym_envs import describe_task
+from kmifqe.worlds.pendulum import collect, value_of_states
+from kmifqe.worlds.pendulum_policies import PendulumBehavior, load_pendulum_actors, with_dummies
+
+PRE_TANH_STD = 0.3  # of the stochastic policies: near what a trained SAC policy keeps
+PRE_TANH_LIMIT = (
+    2.0  # of their mean before tanh: a TD3 actor saturates, a stochastic policy of D4RL's does not
+)
+EXPLORATION = 0.1  # of half the action range: TD3's
+
+
+def stochastic_mean(actor: Actor) -> Actor:
+    """Return the mean policy of the stochastic one around a TD3 actor: tanh of its limited last layer."""
+    if actor.output != "tanh":
+        raise InputError(f"{actor.name}: output is {actor.output!r}; expected tanh, to put noise before it")
+    return replace(actor, mean_clip=PRE_TANH_LIMIT)
+
+
+def squashed_gaussian(actor: Actor, std: float = PRE_TANH_STD) -> Draw:
+    """Return what draws a = tanh(z + std·ε), scaled to the box, z the actor's last layer within its limit."""
+    mean = stochastic_mean(actor)
+    unbounded = np.full(actor.action_dim, np.inf, np.float32)
+    last_layer = replace(actor, output="clip", mean_clip=None, low=-unbounded, high=unbounded)
+
+    def draw(rng: np.random.Generator, states: np.ndarray) -> tuple[np.ndarray, None]:
+        z = np.clip(last_layer(states), -PRE_TANH_LIMIT, PRE_TANH_LIMIT)
+        z = z + std * rng.standard_normal(z.shape)
+        actions = mean.low + 0.5 * (np.tanh(z) + 1.0) * (mean.high - mean.low)
+        return actions.astype(np.float32), None
+
+    return draw
+
+
+def exploring(actor: Actor, std: float = EXPLORATION) -> Draw:
+    """Return what draws as TD3 explores: Gaussian noise on the action, clipped to the box, and stored so."""
+    half = 0.5 * (actor.high - actor.low)
+
+    def draw(rng: np.random.Generator, states: np.ndarray) -> tuple[np.ndarray, None]:
+        actions = actor(states) + std * half * rng.standard_normal((len(states), actor.action_dim))
+        return np.clip(actions, actor.low, actor.high).astype(np.float32), None
+
+    return draw
+
 
 EXPERIMENT = "data"
 METHOD = "log"
@@ -117,7 +152,7 @@ def data_settings(row: Row, context: Context) -> dict[str, Any]:
         }
     shared = {"rows": row.logged(preset), "seed": SEED, "gamma": row.gamma}
     if row.recipe == "pendulum":
-        target, mean = pendulum.load_pendulum_actors()
+        target, mean = load_pendulum_actors()
         episodes = preset.pendulum_truth_episodes
         names = {"dummies": DUMMIES, "target": digest(target), "behavior": digest(mean)}
         return shared | names | {"truth_episodes": episodes}
@@ -145,10 +180,10 @@ def read_log(row: str, context: Context) -> Log:
 
 
 def _pendulum_log(row: Row, context: Context) -> Log:
-    actor, mean = pendulum.load_pendulum_actors()
-    target = pendulum.with_dummies(actor, DUMMIES)
-    behavior = pendulum.PendulumBehavior(mean, DUMMIES)
-    transitions = pendulum.collect(SEED, behavior, row.logged(context.preset))
+    actor, mean = load_pendulum_actors()
+    target = with_dummies(actor, DUMMIES)
+    behavior = PendulumBehavior(mean, DUMMIES)
+    transitions = collect(SEED, behavior, row.logged(context.preset))
     episodes = context.preset.pendulum_truth_episodes
     named: dict[str, Any] = {"target": target, "behavior_mean": mean, "behavior": behavior}
     first_states = transitions.states[transitions.first_rows]
@@ -157,7 +192,7 @@ def _pendulum_log(row: Row, context: Context) -> Log:
         target=target,
         behavior=behavior,
         policies={name: pendulum_truth(policy, row.gamma, episodes) for name, policy in named.items()},
-        logged_truth=float(np.mean(pendulum.value_of_states(first_states, target, row.gamma))),
+        logged_truth=float(np.mean(value_of_states(first_states, target, row.gamma))),
     )
 
 

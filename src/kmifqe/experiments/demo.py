@@ -7,18 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kmifqe.data import Transitions
 from kmifqe.estimators import Estimator, FQEConfig, KMIFQEConfig, SRDICEConfig, fqe, kmifqe, sr_dice
-from kmifqe.problem import Problem
-from kmifqe.worlds.pendulum import (
-    PendulumBehavior,
-    TrueValue,
-    collect,
-    load_pendulum_actors,
-    true_value,
-    value_of_states,
-    with_dummies,
-)
+from kmifqe.mdp.problem import Problem
+from kmifqe.mdp.transitions import Transitions
+from kmifqe.worlds.pendulum import TrueValue, collect, true_value, value_of_states
+from kmifqe.worlds.pendulum_policies import PendulumBehavior, load_pendulum_actors, with_dummies
 
 GAMMA = 0.95  # the paper's, for Pendulum
 TRUTH_EPISODES = 4_000

@@ -7,9 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from kmifqe.behavior import FitConfig, TanhMixture, fit_behavior
-from kmifqe.experiments.context import Context
+from kmifqe.experiments.context import Context, kept_json, settings_hash
 from kmifqe.experiments.data import Log
-from kmifqe.experiments.kept import kept_json, settings_hash
 
 
 def fit_config(context: Context) -> FitConfig:

@@ -9,16 +9,33 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import cast
 
 import jax
 
-from kmifqe.data.atomic import disk_sentence
 from kmifqe.errors import InputError
 from kmifqe.experiments.context import Context, silent
 from kmifqe.experiments.presets import METHODS
-from kmifqe.experiments.programs import drop_programs_if_many
+from kmifqe.io.files import disk_sentence
+
+# On a CPU the programs of one fit take a thousand or two memory maps, and Linux gives a process 65,530 unless told
+# otherwise: the 72 fits of the small table are too many, and the compiler ends the process when it gets no more.
+MAPS = Path("/proc/self/maps")
+LIMIT = Path("/proc/sys/vm/max_map_count")
+SHARE = 1 / 3  # a row of six methods takes about a tenth of the limit
+
+
+def drop_programs_if_many() -> None:
+    """Forget all compiled programs if their memory maps are a third of what the system allows."""
+    if not (MAPS.is_file() and LIMIT.is_file()):
+        return  # another system, without this limit
+    with MAPS.open("rb") as maps:
+        used = sum(1 for _ in maps)
+    if used > SHARE * int(LIMIT.read_text(encoding="ascii")):
+        jax.clear_caches()
+
 
 BLAS_THREADS = "OPENBLAS_NUM_THREADS"  # NumPy's own library; read once, when a process loads it
 EXPERIMENTS = ("policies", "data", "table1", "loglik", "fig1a", "fig1b", "fig2", "shift")

@@ -7,12 +7,8 @@ from typing import Any
 
 from kmifqe.estimators import Estimate
 from kmifqe.experiments.context import Context
-from kmifqe.experiments.keep_trials import Trials, errors_field, keep_trials
-from kmifqe.experiments.pendulum_trials import (
-    mixture_log,
-    run_of,
-)
 from kmifqe.experiments.presets import Preset
+from kmifqe.experiments.trials import Trials, errors_field, keep_trials, mixture_log, run_of
 
 EXPERIMENT = "fig1a"
 METHODS = ("kmifqe", "kmifqe-identity")

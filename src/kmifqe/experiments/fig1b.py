@@ -6,17 +6,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from kmifqe.estimators import Estimate
-from kmifqe.experiments.bandwidth_sweep import swept
 from kmifqe.experiments.context import Context
-from kmifqe.experiments.keep_trials import Trials, errors_field, keep_trials
-from kmifqe.experiments.pendulum_trials import (
+from kmifqe.experiments.presets import Preset, Run
+from kmifqe.experiments.trials import (
     SMALL,
+    Trials,
+    errors_field,
     errors_of,
+    keep_trials,
     mixture_log,
     run_of,
+    swept,
+    trial_errors,
 )
-from kmifqe.experiments.presets import Preset, Run
-from kmifqe.experiments.trial_errors import trial_errors
 
 EXPERIMENT = "fig1b"
 METHODS = ("kmifqe", "kmifqe-identity")

@@ -12,16 +12,12 @@ import numpy as np
 from kmifqe.estimators import Estimate, Estimator
 from kmifqe.experiments.context import Context
 from kmifqe.experiments.demo import GAMMA
-from kmifqe.experiments.keep_trials import Trials, errors_field, keep_trials
-from kmifqe.experiments.pendulum_trials import (
-    Trial,
-    mixture_log,
-    run_of,
-)
 from kmifqe.experiments.presets import Preset
-from kmifqe.trust.landscape import surface_of, with_metrics
-from kmifqe.trust.landscape_file import Points
-from kmifqe.worlds.pendulum import MAX_TORQUE, WithDummies, observe, state_of, step, value_of_states
+from kmifqe.experiments.trials import Trial, Trials, errors_field, keep_trials, mixture_log, run_of
+from kmifqe.trust.landscape import Points, surface_of, with_metrics
+from kmifqe.worlds.pendulum import value_of_states
+from kmifqe.worlds.pendulum_dynamics import MAX_TORQUE, observe, state_of, step
+from kmifqe.worlds.pendulum_policies import WithDummies
 
 EXPERIMENT = "fig2"
 METHODS = ("kmifqe", "fqe")

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from kmifqe.data.atomic import whole_folder
 from kmifqe.errors import InputError
 from kmifqe.experiments.context import Context
 from kmifqe.experiments.presets import Preset
-from kmifqe.policies.actor import Actor, load_safetensors_actor
+from kmifqe.io.files import whole_folder
+from kmifqe.io.policies.actor import Actor, load_safetensors_actor
 
 EXPERIMENT = "policies"
 METHOD = "td3"
@@ -49,8 +49,7 @@ def rows(preset: Preset) -> tuple[str, ...]:
 
 def run(row: str, context: Context) -> None:
     """Train TD3 on a task, pack the chosen actors into the work folder, and keep the curve as a record."""
-    from kmifqe.worlds.gym_train import train
-    from kmifqe.worlds.gym_train_config import TrainConfig
+    from kmifqe.worlds.gym_train import TrainConfig, train
     from kmifqe.worlds.td3 import Td3Config
 
     size = context.preset.training

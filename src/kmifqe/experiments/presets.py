@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from kmifqe.errors import InputError
 from kmifqe.estimators import Estimator, make_estimator
-from kmifqe.estimators.presets import default_steps
+from kmifqe.estimators.registry import default_steps
 
 METHODS = ("kmifqe", "kmifqe-best", "kmifqe-identity", "sr-dice", "fqe", "fqe-standardized")
 

@@ -16,20 +16,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kmifqe.data.transitions import Transitions
 from kmifqe.maths.kernel import clipped_weight, effective_sample_size
-from kmifqe.problem import Problem
-from kmifqe.trust.measure_overlap import REFERENCE_BANDWIDTHS
+from kmifqe.mdp.problem import Problem
+from kmifqe.mdp.transitions import Transitions
+from kmifqe.trust.checks.overlap import REFERENCE_BANDWIDTHS
 from kmifqe.worlds.lqr import LQR, random_lqr, spectral_radius
-from kmifqe.worlds.pendulum import (
-    EPISODE_STEPS,
-    PendulumBehavior,
-    TrueValue,
-    collect,
-    load_pendulum_actors,
-    true_value,
-    with_dummies,
-)
+from kmifqe.worlds.pendulum import TrueValue, collect, true_value
+from kmifqe.worlds.pendulum_dynamics import EPISODE_STEPS
+from kmifqe.worlds.pendulum_policies import PendulumBehavior, load_pendulum_actors, with_dummies
 
 GAMMA = {"lqr": 0.9, "pendulum": 0.9}
 TRUTH_EPISODES = 20_000  # Pendulum: the truth's standard error is then below a twentieth of any interval here

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from kmifqe.data.atomic import whole_file
 from kmifqe.errors import InputError
 from kmifqe.estimators.base import Estimate, plain
-from kmifqe.report.provenance import provenance
-from kmifqe.report.seed_means import error_of_mean
+from kmifqe.experiments.paper_tables import error_of_mean
+from kmifqe.io.files import whole_file
+from kmifqe.report.result import provenance
 
 SCHEMA = "kmifqe.experiment/1"
 RESULTS = Path("experiments") / "results"  # under the current directory, unless the user says where

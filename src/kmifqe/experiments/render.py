@@ -6,24 +6,33 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from kmifqe.data.atomic import disk_sentence, whole_file
 from kmifqe.errors import InputError
+from kmifqe.experiments.paper_tables import (
+    bias_table,
+    conditions_line,
+    error_table,
+    likelihood_table,
+    means_table,
+    policies_table,
+    score_line,
+    values_table,
+)
 from kmifqe.experiments.policies import shipped_training
 from kmifqe.experiments.presets import PRESETS, preset_named
 from kmifqe.experiments.records import Record, read_records
 from kmifqe.experiments.rows import row_named, table_rows
-from kmifqe.report import paper_tables
+from kmifqe.io.files import disk_sentence, whole_file
 
 # What a page can ask for: name -> the experiment whose records it needs, and how they become text.
 PIECES: dict[str, tuple[str, Callable[[Sequence[Record]], str]]] = {
-    "errors": ("table1", paper_tables.error_table),
-    "bias": ("table1", paper_tables.bias_table),
-    "score": ("table1", paper_tables.score_line),
-    "means": ("table1", paper_tables.means_table),
-    "values": ("table1", paper_tables.values_table),
-    "conditions": ("table1", paper_tables.conditions_line),
-    "likelihoods": ("loglik", paper_tables.likelihood_table),
-    "policies": ("policies", paper_tables.policies_table),
+    "errors": ("table1", error_table),
+    "bias": ("table1", bias_table),
+    "score": ("table1", score_line),
+    "means": ("table1", means_table),
+    "values": ("table1", values_table),
+    "conditions": ("table1", conditions_line),
+    "likelihoods": ("loglik", likelihood_table),
+    "policies": ("policies", policies_table),
 }
 HEADINGS = {
     "conditions": "",
@@ -58,7 +67,7 @@ def render(root: Path, out: Path, preset: str | None = None) -> list[Path]:
         out.mkdir(parents=True, exist_ok=True)
     with whole_file(out / TABLES) as partial:
         partial.write_text(tables_text(root, preset), encoding="utf-8")
-    from kmifqe.report.paper_figures import save_paper_figures  # matplotlib: only drawing needs it
+    from kmifqe.experiments.paper_figures import save_paper_figures
 
     return [out / TABLES, *save_paper_figures(records, out)]
 

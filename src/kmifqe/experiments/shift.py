@@ -13,12 +13,8 @@ from typing import Any, NamedTuple
 from kmifqe.errors import InputError
 from kmifqe.estimators import Estimate
 from kmifqe.experiments.context import Context
-from kmifqe.experiments.keep_trials import Trials, errors_field, keep_trials
-from kmifqe.experiments.pendulum_trials import (
-    ShiftedLog,
-    run_of,
-)
 from kmifqe.experiments.presets import Preset
+from kmifqe.experiments.trials import ShiftedLog, Trials, errors_field, keep_trials, run_of
 
 EXPERIMENT = "shift"
 METHODS = ("kmifqe", "kmifqe-identity", "fqe", "sr-dice")

@@ -7,15 +7,16 @@ from typing import Any
 
 from kmifqe.estimators import fit
 from kmifqe.estimators.base import config_dict
-from kmifqe.estimators.foresee import with_fallback
-from kmifqe.experiments import data
+from kmifqe.estimators.forecast import with_fallback
 from kmifqe.experiments import rows as table
 from kmifqe.experiments.context import Context
+from kmifqe.experiments.data import Log, data_settings, read_log
+from kmifqe.experiments.data import prepare as collect_row
 from kmifqe.experiments.density import fit_settings, fitted_density
 from kmifqe.experiments.presets import Preset, Run
 from kmifqe.experiments.records import estimate_fields
 from kmifqe.experiments.rows import Row, row_named
-from kmifqe.problem import Problem
+from kmifqe.mdp.problem import Problem
 
 EXPERIMENT = "table1"
 
@@ -31,7 +32,7 @@ file_rows = table.file_rows
 def prepare(row: str, context: Context) -> None:
     """Collect and play what the row needs, unless all its records are there."""
     if _wanted(row_named(row), context):
-        data.prepare(row, context)
+        collect_row(row, context)
 
 
 def run(row: str, context: Context) -> None:
@@ -40,7 +41,7 @@ def run(row: str, context: Context) -> None:
     wanted = _wanted(what, context)
     if not wanted:
         return
-    log = data.read_log(row, context)
+    log = read_log(row, context)
     problem, report = _problem(what, log, list(wanted), context)
     context.say(f"{row}: {problem!r}")
     for method, settings in wanted.items():
@@ -75,7 +76,7 @@ def run(row: str, context: Context) -> None:
 def method_settings(row: Row, method: str, context: Context) -> dict[str, Any]:
     """Return everything that decides a record: estimator, steps, seeds, data, and the density where fitted."""
     plan: Run = context.preset.run_of(method, row.kind)
-    of_data = data.data_settings(row, context)
+    of_data = data_settings(row, context)
     fitted = row.kind == "d4rl" and _needs_density(method)
     return {
         "estimator": plan.estimator.name.removesuffix("-best"),  # which KMIFQE it is, its config says
@@ -95,12 +96,12 @@ def _wanted(row: Row, context: Context) -> dict[str, dict[str, Any]]:
 
 
 def _problem(
-    row: Row, log: data.Log, methods: list[str], context: Context
+    row: Row, log: Log, methods: list[str], context: Context
 ) -> tuple[Problem, dict[str, Any] | None]:
     """Return the problem, with a density if a method needs one, and the report where it was fitted."""
     density, report = log.behavior, None
     if density is None and any(map(_needs_density, methods)):
-        density, report = fitted_density(row.name, log, context, data.data_settings(row, context))
+        density, report = fitted_density(row.name, log, context, data_settings(row, context))
     return Problem.build(log.transitions, log.target, density, row.gamma), report
 
 

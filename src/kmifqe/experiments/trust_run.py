@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from kmifqe.data.atomic import whole_file
 from kmifqe.errors import InputError
 from kmifqe.estimators import Estimate, Estimator, FQEConfig, KMIFQEConfig, fit, fqe, kmifqe
 from kmifqe.experiments.problems_family import SHAPES, FamilyProblem, Shape, family
 from kmifqe.experiments.records import stored
-from kmifqe.trust.measure import measure
+from kmifqe.io.files import whole_file
+from kmifqe.trust.checks.diagnose import measure
 
 SCHEMA = "kmifqe.trust-run/1"
 POINTS = 20  # of a stored trajectory

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from kmifqe.experiments.context import Context
-from kmifqe.experiments.kept import kept_json
+from kmifqe.experiments.context import Context, kept_json
 from kmifqe.experiments.policies import digest
 from kmifqe.experiments.rows import Row
-from kmifqe.policies.actor import Actor
-from kmifqe.worlds.pendulum import PendulumBehavior, TrueValue, WithDummies, true_value
+from kmifqe.io.policies.actor import Actor
+from kmifqe.worlds.pendulum import TrueValue, true_value
+from kmifqe.worlds.pendulum_policies import PendulumBehavior, WithDummies
 
 WORDS = {"target": "target", "behavior_mean": "behaviour's mean", "behavior": "behaviour"}
 SEED = 1_000  # not the log's: the truth is of the population, not of the logged first states

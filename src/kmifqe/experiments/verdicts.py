@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kmifqe.experiments.trust_run import read_estimate
-from kmifqe.report.provenance import provenance
+from kmifqe.report.result import provenance
 from kmifqe.trust.interval import interval_of
 from kmifqe.trust.verdict import WORDS, Word, diagnose_run
 

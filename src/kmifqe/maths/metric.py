@@ -2,10 +2,67 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from kmifqe.maths.eigen import eigh
+JACOBI_MAX_DIM = 6  # above, the library's batched routine is as fast and compiles quicker
+SWEEPS = 6  # Jacobi converges quadratically; at d = 5 float32 is exhausted after five sweeps
+
+
+def eigh(S: Float[Array, "d d"]) -> tuple[Float[Array, " d"], Float[Array, "d d"]]:
+    """Return eigenvalues (unordered) and eigenvectors (columns) of a symmetric matrix.
+
+    For small d by cyclic Jacobi rotations on scalars: under vmap every scalar is a vector over the samples and
+    a whole sweep fuses into one elementwise kernel, on any device.
+    """
+    d = S.shape[0]
+    if d > JACOBI_MAX_DIM:
+        return jnp.linalg.eigh(S)
+    upper = {(i, j): S[i, j] for i in range(d) for j in range(i, d)}
+    one, zero = jnp.ones_like(S[0, 0]), jnp.zeros_like(S[0, 0])
+    vectors = {(i, j): one if i == j else zero for i in range(d) for j in range(d)}
+    upper, vectors = jax.lax.fori_loop(
+        0, SWEEPS, lambda _, carry: _sweep(carry[0], carry[1], d), (upper, vectors)
+    )
+    values = jnp.stack([upper[i, i] for i in range(d)])
+    return values, jnp.stack([jnp.stack([vectors[i, j] for j in range(d)]) for i in range(d)])
+
+
+Entries = dict[tuple[int, int], Array]
+
+
+def _sweep(upper: Entries, vectors: Entries, d: int) -> tuple[Entries, Entries]:
+    for p in range(d):
+        for q in range(p + 1, d):
+            upper, vectors = _rotate(dict(upper), dict(vectors), p, q, d)
+    return upper, vectors
+
+
+def _rotate(upper: Entries, vectors: Entries, p: int, q: int, d: int) -> tuple[Entries, Entries]:
+    """Apply the plane rotation that makes entry (p, q) zero."""
+    a_pq = upper[p, q]
+    safe = jnp.where(a_pq == 0, 1.0, a_pq)
+    theta = (upper[q, q] - upper[p, p]) / (2.0 * safe)
+    # |θ| may be huge: bounded, its square cannot overflow, and the rotation is nil either way.
+    bounded = jnp.clip(theta, -1e8, 1e8)
+    t = jnp.sign(bounded) / (jnp.abs(bounded) + jnp.sqrt(bounded**2 + 1.0))
+    t = jnp.where(theta == 0, 1.0, t)
+    t = jnp.where(a_pq == 0, 0.0, t)
+    c = jax.lax.rsqrt(t**2 + 1.0)
+    s = t * c
+    upper[p, p], upper[q, q] = upper[p, p] - t * a_pq, upper[q, q] + t * a_pq
+    upper[p, q] = jnp.zeros_like(a_pq)
+    for r in range(d):
+        if r not in (p, q):
+            rp, rq = (min(r, p), max(r, p)), (min(r, q), max(r, q))
+            upper[rp], upper[rq] = c * upper[rp] - s * upper[rq], s * upper[rp] + c * upper[rq]
+        vectors[r, p], vectors[r, q] = (
+            c * vectors[r, p] - s * vectors[r, q],
+            s * vectors[r, p] + c * vectors[r, q],
+        )
+    return upper, vectors
+
 
 SMALLEST_HESSIAN = 1e-30  # below this no direction can be told from another: the identity
 RELATIVE_FLOOR = 1e-6  # keeps A ≻ 0 in float32 when the floor is set to 0

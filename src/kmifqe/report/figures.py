@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kmifqe.data.atomic import whole_file
 from kmifqe.estimators.base import Estimate
-from kmifqe.trust.diagnostics_training import without_diverged
+from kmifqe.io.files import whole_file
+from kmifqe.trust.checks.training import without_diverged
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,19 +1,48 @@
-"""What an evaluation comes to: estimates, intervals, diagnostics and a verdict in one object."""
+"""What an evaluation comes to, as one object and as one JSON record."""
 
 from __future__ import annotations
 
+import json
+import platform
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from html import escape
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import jax
+
 from kmifqe.errors import InputError
-from kmifqe.estimators.base import Estimate
+from kmifqe.estimators.base import Estimate, plain
+from kmifqe.io.files import whole_file
+from kmifqe.mdp.problem import Problem
 from kmifqe.report.figures import trajectories_figure
-from kmifqe.report.numbers import number, plus_minus
-from kmifqe.trust.diagnostics import Diagnostic
+from kmifqe.report.terminal import number, plus_minus
+from kmifqe.trust.checks.diagnose import Diagnostic
 from kmifqe.trust.interval import LEVEL, ConfidenceInterval, interval_of
 from kmifqe.trust.verdict import Diagnosis, Verdict, diagnose_run
+
+PACKAGES = ("kmifqe", "jax", "jaxlib", "optax", "numpy")
+
+
+def provenance(*more_packages: str) -> dict[str, Any]:
+    """Return when, with which versions (of PACKAGES and `more_packages`) and on which device this runs."""
+    return {
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": {name: _version(name) for name in (*PACKAGES, *more_packages)}
+        | {"python": platform.python_version()},
+        "device": str(jax.devices()[0].device_kind),
+    }
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:  # run from a source tree, or a package that this record can do without
+        return "not installed"
+
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -128,8 +157,7 @@ class Result:
         from rich.console import Group
         from rich.text import Text
 
-        from kmifqe.report.notes import verdict_lines  # with both comes rich, which only a terminal needs
-        from kmifqe.report.tables import estimates_table
+        from kmifqe.report.terminal import estimates_table, verdict_lines
 
         lines = [Text.from_markup(line) for line in verdict_lines(self.diagnosis)]
         level = self.interval.level if self.interval else LEVEL
@@ -164,3 +192,52 @@ def _words(interval: ConfidenceInterval | None) -> str:
         return "–"
     low, high = (number(end, interval.width) for end in (interval.low, interval.high))
     return f"{interval.level:.0%} interval {low} to {high}"
+
+
+SCHEMA = "kmifqe.result/2"
+
+
+def result_record(
+    result: Result,
+    problem: Problem,
+    *,
+    data: str,
+    policy: str,
+    behavior: str,
+    command: list[str],
+    **more: Any,
+) -> dict[str, Any]:
+    """Return the record of one evaluation (docs/result.md has the schema); `more` adds fields of its own."""
+    return {
+        "schema": SCHEMA,
+        **provenance(),
+        "command": command,
+        "data": data,
+        "policy": policy,
+        "behavior": behavior,
+        "gamma": round(float(problem.gamma), 7),
+        "rows": asdict(problem.counts),
+        "estimates": [_estimate_record(*each) for each in zip(result.estimates, result.intervals)],
+        "verdict": result.verdict.to_dict(),
+        "verdicts": {name: verdict.to_dict() for name, verdict in result.diagnosis.verdicts.items()},
+        "diagnostics": [diagnostic.to_dict() for diagnostic in result.diagnostics],
+        **more,
+    }
+
+
+def _estimate_record(estimate: Estimate, interval: ConfidenceInterval | None) -> dict[str, Any]:
+    return estimate.to_dict() | {"interval": None if interval is None else interval.to_dict()}
+
+
+def write_record(record: dict[str, Any], path: Path) -> None:
+    """Write `record` as JSON, whole or not at all."""
+    with whole_file(path) as partial:
+        partial.write_text(json.dumps(_plain(record), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _plain(x: Any) -> Any:
+    if isinstance(x, dict):
+        return {key: _plain(value) for key, value in x.items()}
+    if isinstance(x, (list, tuple)):
+        return [_plain(value) for value in x]
+    return plain(x)

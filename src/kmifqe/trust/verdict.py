@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from kmifqe.estimators.base import Estimate
-from kmifqe.trust.diagnostics import Diagnostic, diagnose, disagreements
+from kmifqe.trust.checks.diagnose import Diagnostic, diagnose, disagreements
 from kmifqe.trust.interval import interval_of
 
 Word = Literal["trustworthy", "use with care", "do not use"]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,18 +14,240 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 
-from kmifqe.data.atomic import whole_file
 from kmifqe.errors import InputError
-from kmifqe.policies.actor import Actor, load_safetensors_actor
-from kmifqe.worlds.gym_choose import Checkpoint, Choice, choose
-from kmifqe.worlds.gym_episodes import play_episodes
-from kmifqe.worlds.gym_pool import EnvPool
-from kmifqe.worlds.gym_task import Task, describe_task
-from kmifqe.worlds.gym_train_config import TrainConfig, TrainProgress
-from kmifqe.worlds.gym_train_state import TrainState, load_state, read_settings, save_state
-from kmifqe.worlds.gym_truth import mean_and_error
-from kmifqe.worlds.td3 import Batch, Td3, Td3Config, add, init_buffer, td3
+from kmifqe.io.files import whole_file
+from kmifqe.io.policies.actor import Actor, load_safetensors_actor
+from kmifqe.worlds.gym_envs import EnvPool, Task, describe_task
+from kmifqe.worlds.gym_truth import mean_and_error, play_episodes
+from kmifqe.worlds.td3 import Batch, Buffer, Td3, Td3Config, Td3State, add, init_buffer, td3
+
+MAY_CHANGE = ("steps", "workers", "save_seconds")  # on resuming; the rest is what the run is
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Settings of `train`. The learner's own are in `td3`."""
+
+    env_id: str
+    steps: int  # environment steps in all, one update each after the warm-up
+    seed: int = 0
+    envs: int = 8  # stepped side by side; the learner makes as many updates after each common step
+    workers: int = 1  # processes that step them; 1: this one
+    warmup: int | None = None  # steps of uniform actions first; None: steps / 20, at most 25,000 (TD3's code)
+    eval_every: int | None = None  # steps between checkpoints; None: steps / 100
+    eval_episodes: int = 10  # per checkpoint
+    choice_episodes: int = 100  # per finalist, at the end
+    replay: int = 1_000_000  # transitions kept
+    save_seconds: float = 300.0  # least time between two savings of the whole state
+    td3: Td3Config = field(default_factory=Td3Config)
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "envs", "workers", "eval_episodes", "choice_episodes"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} is {getattr(self, name)}; expected 1 or more")
+        for name in ("warmup", "eval_every"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(f"{name} is {value}; expected 1 or more")
+        if self.replay < self.envs:
+            raise InputError(f"replay is {self.replay}; expected at least envs, {self.envs}")
+        if self.seed < 0:
+            raise InputError(f"seed is {self.seed}; expected 0 or more")
+
+    @property
+    def warmup_steps(self) -> int:
+        """Steps of uniform actions before learning begins."""
+        return min(25_000, self.steps // 20) if self.warmup is None else self.warmup
+
+    @property
+    def steps_between_checkpoints(self) -> int:
+        """Steps between two evaluations."""
+        return max(1, self.steps // 100) if self.eval_every is None else self.eval_every
+
+    def as_record(self) -> dict[str, Any]:
+        """Return the settings as JSON knows them."""
+        record = asdict(self)
+        record["td3"] = {k: list(v) if isinstance(v, tuple) else v for k, v in record["td3"].items()}
+        return record
+
+    def refuse_unlike(self, record: dict[str, Any], where: str) -> None:
+        """Refuse to resume a run that was started with other settings."""
+        ours = self.as_record()
+        for name in ours:
+            if name not in MAY_CHANGE and ours[name] != record.get(name):
+                raise InputError(
+                    f"{where}: the run was started with {name} = {record.get(name)}; found {ours[name]} "
+                    f"(only {', '.join(MAY_CHANGE)} may change on resuming)"
+                )
+
+
+@dataclass(frozen=True)
+class TrainProgress:
+    """What a person wants to see while waiting."""
+
+    steps: int  # taken so far, of all runs
+    total: int
+    last_return: float
+    best_return: float
+    choosing: bool = False  # the steps are done, the finalists are being evaluated
+
+
+@dataclass
+class TrainState:
+    """What the next step needs, but for the environments, which cannot be saved. Keys follow `rounds`."""
+
+    learner: Td3State
+    buffer: Buffer
+    steps: int  # environment steps taken
+    rounds: int  # common steps of all environments taken
+
+
+def save_state(state: TrainState, settings: dict[str, Any], path: Path) -> None:
+    """Write the state; the filled rows of the buffer are stored from the oldest to the newest."""
+    size, position = int(state.buffer.size), int(state.buffer.position)
+    capacity = len(state.buffer.rows.rewards)
+    order = (np.arange(size) + (position if size == capacity else 0)) % capacity
+    tensors = {
+        f"replay.{name}": np.asarray(rows)[order] for name, rows in state.buffer.rows._asdict().items()
+    }
+    tensors |= {f"learner{name}": np.asarray(leaf, order="C") for name, leaf in _named_leaves(state.learner)}
+    progress = json.dumps({"steps": state.steps, "rounds": state.rounds})
+    with whole_file(path) as partial:
+        metadata = {"settings": json.dumps(settings), "progress": progress}
+        save_file(tensors, partial, metadata=metadata)
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Return the settings that a saved state was made with."""
+    return _open(path)[0]["settings"]
+
+
+def load_state(path: Path, fresh: TrainState) -> TrainState:
+    """Return the saved state in the shapes of `fresh`, a state that has not begun."""
+    described, tensors = _open(path)
+    leaves = [_leaf(tensors, f"learner{name}", leaf, path) for name, leaf in _named_leaves(fresh.learner)]
+    learner = jax.tree.unflatten(jax.tree.structure(fresh.learner), leaves)
+    capacity = len(fresh.buffer.rows.rewards)
+    columns = {}
+    for name, column in fresh.buffer.rows._asdict().items():
+        rows = tensors.get(f"replay.{name}")
+        if rows is None or rows.shape[1:] != column.shape[1:] or rows.dtype != column.dtype:
+            raise InputError(f"{path}: replay.{name} is missing or does not fit this task")
+        columns[name] = jnp.asarray(rows[-capacity:])
+    buffer = add(fresh.buffer, Batch(**columns)) if len(columns["rewards"]) else fresh.buffer
+    return TrainState(
+        learner, buffer, int(described["progress"]["steps"]), int(described["progress"]["rounds"])
+    )
+
+
+def _open(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    try:
+        with safe_open(path, framework="numpy") as file:
+            described = {key: json.loads(text) for key, text in (file.metadata() or {}).items()}
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
+    except (OSError, SafetensorError, json.JSONDecodeError) as error:
+        raise InputError(f"{path}: not a readable training state ({error})") from error
+    if not {"settings", "progress"} <= set(described):
+        raise InputError(f"{path}: not a training state; expected settings and progress in its metadata")
+    return described, tensors
+
+
+def _leaf(tensors: dict[str, np.ndarray], name: str, like: jax.Array, path: Path) -> jax.Array:
+    found = tensors.get(name)
+    if found is None or found.shape != like.shape or found.dtype != like.dtype:
+        shape = "nothing" if found is None else f"{found.dtype} {found.shape}"
+        raise InputError(f"{path}: {name} holds {shape}; expected {like.dtype} {like.shape}")
+    return jnp.asarray(found)
+
+
+def _named_leaves(learner: Td3State) -> list[tuple[str, jax.Array]]:
+    return [
+        (jax.tree_util.keystr(where), leaf) for where, leaf in jax.tree_util.tree_leaves_with_path(learner)
+    ]
+
+
+FINALISTS = 5  # checkpoints that get the fresh, larger evaluation
+BEHAVIOR_BAND = (0.7, 0.8)  # the paper's behaviour means reach 70–80 % of the target's return
+CLIMBED = 0.9  # share of the target's level at which the way up is over; later dips are accidents
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A policy met while training, and its undiscounted return with a standard error."""
+
+    steps: int  # environment steps taken
+    episode_return: float
+    standard_error: float
+    episodes: int
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The two checkpoints, with their fresh evaluations."""
+
+    target: Checkpoint
+    behavior: Checkpoint | None  # None: nothing came before the target
+    behavior_level: float | None  # see `level`
+    notes: tuple[str, ...]  # what is not as wished, one sentence each
+
+
+def level(episode_return: float, target_return: float, initial_return: float) -> float:
+    """Return how far a policy has come, 1 at the target's return.
+
+    Where the target's return is positive it is the plain ratio, as in the paper. Where it is not (Pendulum
+    pays costs) a ratio means nothing: it is then the share of the way up from the untrained policy.
+    """
+    if target_return > 0.0:
+        return episode_return / target_return
+    gap = target_return - initial_return
+    return (episode_return - initial_return) / gap if gap > 0.0 else 1.0
+
+
+def choose(curve: Sequence[Checkpoint], measure: Callable[[Checkpoint], Checkpoint]) -> Choice:
+    """Return the best checkpoint and one on the way up whose level is nearest to the middle of the band.
+
+    `curve` is in order of steps and begins with the untrained policy. Its few episodes only nominate;
+    `measure` evaluates the finalists again, afresh, and that decides.
+    """
+    best = sorted(curve, key=lambda point: point.episode_return)[-FINALISTS:]
+    target = max((measure(point) for point in best), key=lambda point: point.episode_return)
+    initial = curve[0].episode_return
+
+    def level_of(point: Checkpoint) -> float:
+        return level(point.episode_return, target.episode_return, initial)
+
+    def distance(point: Checkpoint) -> float:
+        return abs(level_of(point) - sum(BEHAVIOR_BAND) / 2)
+
+    def nearest(points: Iterable[Checkpoint]) -> list[Checkpoint]:
+        return [measure(point) for point in sorted(points, key=distance)[:FINALISTS]]
+
+    before = [point for point in curve if point.steps < target.steps]
+    if not before:
+        return Choice(target, None, None, ("no checkpoint came before the target: no behaviour mean",))
+    candidates = nearest(itertools.takewhile(lambda p: level_of(p) < CLIMBED, before))
+    if not any(_in_band(level_of(point)) for point in candidates):
+        candidates += nearest(before)
+    behavior = min(candidates, key=distance)
+    reached = level_of(behavior)
+    notes = () if _in_band(reached) else (_outside_band(reached),)
+    return Choice(target, behavior, reached, notes)
+
+
+def _in_band(reached: float) -> bool:
+    return BEHAVIOR_BAND[0] <= reached <= BEHAVIOR_BAND[1]
+
+
+def _outside_band(reached: float) -> str:
+    low, high = BEHAVIOR_BAND
+    return (
+        f"no checkpoint at {low:.0%} to {high:.0%} of the target's level; the nearest is at {reached:.0%} "
+        "(evaluate more often)"
+    )
+
 
 MOST_EVAL_ENVS = 16
 CHOICE_ROUND = 1_000_000  # episodes numbered from here choose the finalists: no evaluation used them before

@@ -26,8 +26,8 @@ from functools import cached_property
 
 import numpy as np
 
-from kmifqe.data.transitions import Transitions
 from kmifqe.errors import InputError
+from kmifqe.mdp.transitions import Transitions
 
 SYMMETRY_TOLERANCE = 1e-10
 

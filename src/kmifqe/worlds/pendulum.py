@@ -1,7 +1,4 @@
-"""Pendulum with dummy actions: data under the paper's behaviour, and the true value of any policy.
-
-The dynamics are in `pendulum_dynamics`, the policies in `pendulum_policies`; their public names are here too.
-"""
+"""Pendulum with dummy actions: dynamics as pure functions, logs of the paper's behaviour, true values."""
 
 from __future__ import annotations
 
@@ -12,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kmifqe.data.transitions import Transitions
 from kmifqe.errors import InputError
-from kmifqe.policies.actor import Actor
+from kmifqe.io.policies.actor import Actor
+from kmifqe.mdp.transitions import Transitions
 from kmifqe.worlds.pendulum_dynamics import (
     EPISODE_STEPS,
     MAX_TORQUE,

@@ -1,14 +1,31 @@
-"""Gymnasium's Pendulum-v1 as pure functions over batches, with room for actions that do nothing.
-
-A state is (θ, θ'), θ = 0 upright, over any leading axes. Only the first action dimension turns the pendulum.
-"""
+"""Gymnasium's Pendulum-v1 as pure functions over batches, with room for actions that do nothing."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 
-from kmifqe.worlds.environment import Environment
+
+@dataclass(frozen=True)
+class Environment:
+    """Pure functions over any leading batch axes, and the numbers that a learner needs.
+
+    `reset(key, batch)` draws `batch` first states, `observe(state)` is what a policy sees, and
+    `step(state, action)` gives the next state, the reward and whether the environment itself ended. The time
+    limit is not part of the step: it truncates, and the value goes on past it.
+    """
+
+    reset: Callable[[jax.Array, int], jax.Array]
+    observe: Callable[[jax.Array], jax.Array]
+    step: Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array, jax.Array]]
+    observation_dim: int
+    low: tuple[float, ...]  # action bounds
+    high: tuple[float, ...]
+    time_limit: int  # steps
+
 
 GRAVITY = 10.0
 TIME_STEP = 0.05

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kmifqe.errors import InputError
-from kmifqe.policies.actor import Actor
-from kmifqe.worlds.pendulum import PENDULUM, PendulumBehavior, TrueValue, true_value
-from kmifqe.worlds.td3 import Td3Config, td3
-from kmifqe.worlds.td3_scan import train
+from kmifqe.io.policies.actor import Actor
+from kmifqe.worlds.pendulum import TrueValue, true_value
+from kmifqe.worlds.pendulum_dynamics import PENDULUM
+from kmifqe.worlds.pendulum_policies import PendulumBehavior
+from kmifqe.worlds.td3 import Td3Config, td3, train
 
 CONFIG = Td3Config(actor_hidden=(64, 64), critic_hidden=(128, 128), learning_rate=1e-3)
 STEPS = 15_000  # environment steps, one update each

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kmifqe.trust.landscape_file import Landscape, Points, Surface, write_landscape
+from kmifqe.trust.landscape import Landscape, Points, Surface, write_landscape
 
 GAMMA = 0.9
 SEEDS = 2

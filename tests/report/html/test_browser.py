@@ -14,7 +14,7 @@ import pytest
 
 from kmifqe.maths.mlp import QParams, apply_layers, q_value
 from kmifqe.report.html.page import write_report
-from kmifqe.trust.landscape_file import Landscape
+from kmifqe.trust.landscape import Landscape
 from report.html.chromium import Chromium, find_chromium
 from report.html.small import small_estimate, small_landscape, small_run
 

@@ -8,10 +8,9 @@ import pytest
 
 from kmifqe.errors import InputError
 from kmifqe.estimators.base import Estimate
-from kmifqe.problem.rows import RowCounts
+from kmifqe.mdp.problem import RowCounts
 from kmifqe.report.html.source import Interval, finite, read_run
-from kmifqe.report.record import result_record, write_record
-from kmifqe.report.result import Result
+from kmifqe.report.result import Result, result_record, write_record
 from report.html.small import small_estimate, small_landscape, small_record, small_run
 
 

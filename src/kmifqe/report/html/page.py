@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from kmifqe.data.atomic import whole_file
+from kmifqe.io.files import whole_file
 from kmifqe.report.html.appendix import citing_section, data_section, explorer_section, settings_section
 from kmifqe.report.html.compare import comparison_section
 from kmifqe.report.html.markup import Html, json_script, tag

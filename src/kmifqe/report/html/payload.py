@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from kmifqe.report.html.source import Number, Run, Told, finite
-from kmifqe.trust.landscape_file import Landscape, Points, Surface
+from kmifqe.trust.landscape import Landscape, Points, Surface
 
 MOST_RECORDS = 300  # of a trajectory: more points than a chart has pixels between them
 DIGITS = 6  # significant: float32 has no more

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kmifqe.data.limits import shown
-from kmifqe.errors import InputError
-from kmifqe.trust.landscape_file import LANDSCAPE, Landscape, read_landscape
+from kmifqe.errors import InputError, shown
+from kmifqe.trust.landscape import LANDSCAPE, Landscape, read_landscape
 
 RESULT = "result.json"
 SCHEMAS = ("kmifqe.result/1", "kmifqe.result/2")

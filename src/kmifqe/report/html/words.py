@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from kmifqe.report.html.source import Number, Run, Told
-from kmifqe.report.numbers import number
+from kmifqe.report.terminal import number
 
 VERDICTS = {"trustworthy": "ok", "use with care": "care", "do not use": "bad"}
 NAMES = {

@@ -1,0 +1,134 @@
+"""One door for every policy: a file or an object -> Policy."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from kmifqe.errors import InputError
+from kmifqe.io.archives import shown
+from kmifqe.io.policies.actor import Actor, load_npz_actor, load_safetensors_actor
+from kmifqe.io.policies.d4rl import load_d4rl_actor
+from kmifqe.io.policies.graphs import load_onnx, load_torchscript
+from kmifqe.io.policies.normalization import Normalization, load_normalization
+from kmifqe.io.policies.objects import IMPORTABLE, CheckedPolicy, import_object, wrap_object
+from kmifqe.io.policies.sb3 import load_sb3_actor
+from kmifqe.mdp.ask import Bounds, Policy
+
+NO_NORMALIZATION = "none"
+FORMATS = (
+    "a .safetensors or .npz actor, a Stable-Baselines3 .zip, D4RL .hdf5, TorchScript .pt, ONNX .onnx, "
+    "or module:function"
+)
+
+
+def load_policy(
+    source: str | Path | object,
+    *,
+    normalization: object = None,
+    bounds: tuple[object, object] | None = None,
+    hidden: str | None = None,
+) -> Policy:
+    """Return the deterministic policy in a file, behind a `module:function` name, or in a Python object.
+
+    `normalization`: the statistics of the wrapper that standardised the agent's inputs (see
+    `load_normalization`), or "none" to state that there was none. `bounds`: (low, high) of the action box
+    where the source does not carry it. `hidden`: the activation of a Stable-Baselines3 zip that does not show
+    it. Files that hold a plain network come back as an `Actor`, everything else as a `CheckedPolicy`. No file
+    is unpickled.
+    """
+    box = None if bounds is None else _box(bounds)
+    statistics = _statistics(normalization)
+    settled = normalization is not None
+    if isinstance(source, str | Path) and not _is_importable(source):
+        policy = _load_file(Path(source), box, hidden, settled)
+    elif hidden is not None:
+        raise InputError(f"{source}: hidden= is for Stable-Baselines3 zips")
+    elif isinstance(source, Actor | CheckedPolicy) and box is None and statistics is None:
+        return source
+    elif isinstance(source, Actor):
+        policy = source if box is None else replace(source, low=box[0], high=box[1])
+    else:
+        found = import_object(source) if isinstance(source, str) else source
+        name = source if isinstance(source, str) else _name_of(source)
+        return wrap_object(found, name, bounds=box, normalization=statistics, normalization_settled=settled)
+    return policy if statistics is None else _normalized(policy, statistics)
+
+
+def _load_file(path: Path, box: Bounds | None, hidden: str | None, settled: bool) -> Actor | CheckedPolicy:
+    _check_path(path)
+    kind = path.suffix.lower()
+    if hidden is not None and kind != ".zip":
+        raise InputError(f"{path}: hidden= is for Stable-Baselines3 zips; this file says its own")
+    if kind == ".zip":
+        return load_sb3_actor(path, bounds=box, hidden=hidden, normalization_settled=settled)
+    if kind in (".hdf5", ".h5"):
+        return load_d4rl_actor(path, bounds=box)
+    if kind in (".npz", ".safetensors"):
+        actor = load_npz_actor(path) if kind == ".npz" else load_safetensors_actor(path)
+        return actor if box is None else replace(actor, low=box[0], high=box[1])
+    if kind in (".pt", ".ts", ".torchscript", ".onnx"):
+        return load_onnx(path, box) if kind == ".onnx" else load_torchscript(path, box)
+    if kind in (".pkl", ".pickle", ".d3", ".pth", ".joblib"):
+        raise InputError(f"{path}: a pickle, which could run any code and is not read; expected {FORMATS}")
+    raise InputError(f"{path}: unknown kind of policy file; expected {FORMATS}")
+
+
+def _check_path(path: Path) -> None:
+    try:
+        if path.is_file():
+            return
+    except OSError as error:  # a name longer than any file's
+        raise InputError(f"{shown(path)}: cannot be the name of a file ({error.strerror})") from error
+    beside = path.with_name(path.name + ".zip")
+    hint = f"; did you mean {beside}?" if beside.is_file() else f"; expected {FORMATS}"
+    raise InputError(f"{path}: {'is a directory' if path.is_dir() else 'no such file'}{hint}")
+
+
+def _is_importable(source: str | Path) -> bool:
+    return isinstance(source, str) and bool(re.fullmatch(IMPORTABLE, source)) and not Path(source).exists()
+
+
+def _name_of(source: object) -> str:
+    return str(getattr(source, "name", None) or getattr(source, "__name__", None) or type(source).__name__)
+
+
+def _statistics(normalization: object) -> Normalization | None:
+    if normalization is None or (isinstance(normalization, str) and normalization == NO_NORMALIZATION):
+        return None
+    return load_normalization(normalization)
+
+
+def _normalized(policy: Actor | CheckedPolicy, statistics: Normalization) -> Actor | CheckedPolicy:
+    if isinstance(policy, CheckedPolicy):
+        policy.normalization = statistics
+        return policy
+    if policy.obs_mean is not None:
+        raise InputError(
+            f"{policy.name}: already carries normalisation statistics; expected no normalization= beside them"
+        )
+    if len(statistics.mean) != policy.state_dim:
+        raise InputError(
+            f"{statistics.name}: covers {len(statistics.mean)} state dimensions; "
+            f"{policy.name} takes {policy.state_dim}"
+        )
+    return replace(
+        policy,
+        obs_mean=statistics.mean,
+        obs_var=statistics.var,
+        obs_eps=statistics.epsilon,
+        obs_clip=statistics.clip,
+    )
+
+
+def _box(bounds: tuple[object, object]) -> Bounds:
+    try:
+        low, high = (np.atleast_1d(np.asarray(bound, np.float32)) for bound in bounds)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"bounds are {bounds!r}; expected (low, high), one number per action dimension"
+        ) from error
+    return low, high

@@ -1,0 +1,244 @@
+"""Stable-Baselines3 and sb3-contrib zips read through their JSON and their weights, without either library.
+
+The zip's `data` member is JSON in which some values are pickles beside a readable copy of their attributes:
+only the readable copies are used. `policy.pth` is a PyTorch state dict, read by `torch_weights`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from kmifqe.errors import InputError
+from kmifqe.io.archives import Archive, shown
+from kmifqe.io.policies.actor import Actor
+from kmifqe.io.policies.torch_weights import StateDict, read_state_dict
+from kmifqe.mdp.ask import Bounds
+
+# torch.nn class name -> the name of the same function in Actor
+ACTIVATIONS = {
+    "Tanh": "tanh",
+    "ReLU": "relu",
+    "ELU": "elu",
+    "LeakyReLU": "leaky_relu",
+    "SiLU": "silu",
+    "Sigmoid": "sigmoid",
+}
+NEVER_ON_THE_PATH = re.compile(
+    r"(critic|critic_target|actor_target|value_net|vf_features_extractor|log_std"
+    r"|mlp_extractor\.value_net|actor\.log_std|(actor\.)?sde_features_extractor)(\.|$)"
+)
+SETTINGS_LIMIT = (
+    8 * 2**20
+)  # bytes of JSON, which may take twenty times as much in memory; a few KiB are usual
+GSDE_MEAN_CLIP = 2.0  # Stable-Baselines3's default for clip_mean
+
+
+@dataclass(frozen=True)
+class _Network:
+    """Which parameters make the deterministic action, first layer first, and what surrounds them."""
+
+    layers: tuple[str, ...]  # parameter prefixes: NAME.weight and NAME.bias
+    hidden: str  # the family's default activation
+    squashed: bool | None  # None: the settings say
+    mean_is_clipped: bool = False
+
+
+def load_sb3_actor(
+    path: str | Path,
+    *,
+    bounds: Bounds | None = None,
+    hidden: str | None = None,
+    normalization_settled: bool = False,
+) -> Actor:
+    """Return the deterministic actor of a saved SAC, TQC, TD3, DDPG, PPO, A2C or TRPO model.
+
+    Where the zip does not say, `bounds` gives the action box and `hidden` the activation. Input normalisation
+    is not part of the zip: an agent that shows it was trained with it is refused, unless the caller settled
+    that.
+    """
+    archive = Archive(path, str(path))
+    settings = _read_settings(archive)
+    _check_spaces(settings, str(path))
+    weights = read_state_dict(archive.read("policy.pth"), f"{path}: policy.pth")
+    network = _find_network(weights)
+    kwargs = _policy_kwargs(settings)
+    squashed = _is_true(kwargs.get("squash_output")) if network.squashed is None else network.squashed
+    if not normalization_settled and _trained_normalized(settings, on_policy=network.squashed is None):
+        raise InputError(
+            f"{path}: the agent was trained behind VecNormalize, whose statistics are not in the zip; give "
+            'them as normalization= (vecnormalize.pkl, .npz or .json), or "none" if it scaled rewards only'
+        )
+    matrices = tuple(_parameter(weights, f"{layer}.weight", 2).T for layer in network.layers)
+    low, high = bounds if bounds is not None else _read_bounds(settings, matrices[-1].shape[1], str(path))
+    return Actor(
+        weights=matrices,
+        biases=tuple(_parameter(weights, f"{layer}.bias", 1) for layer in network.layers),
+        hidden=hidden
+        if hidden is not None
+        else _read_activation(settings, kwargs, network.hidden, str(path)),
+        output="tanh" if squashed else "clip",
+        low=low,
+        high=high,
+        mean_clip=_read_mean_clip(kwargs, str(path)) if network.mean_is_clipped else None,
+        name=str(path),
+    )
+
+
+def _trained_normalized(settings: dict[str, object], *, on_policy: bool) -> bool:
+    """Return whether the zip shows that the agent learned behind a VecNormalize wrapper.
+
+    On-policy algorithms keep the unnormalised observation only where there is such a wrapper. Off-policy ones
+    always keep it; there the wrapper shows where it turned float64 into float32: the two sizes differ.
+    """
+    raw, seen = settings.get("_last_original_obs"), settings.get("_last_obs")
+    if on_policy or not isinstance(raw, dict) or not isinstance(seen, dict):
+        return on_policy and raw is not None
+    return len(str(raw.get(":serialized:"))) != len(str(seen.get(":serialized:")))
+
+
+def _read_settings(archive: Archive) -> dict[str, object]:
+    if not {"data", "policy.pth"} <= set(archive.sizes):
+        raise InputError(
+            f"{archive.where}: not a Stable-Baselines3 zip; it has no data and policy.pth, only "
+            f"{archive.contents()}"
+        )
+    if archive.sizes["data"] > SETTINGS_LIMIT:
+        raise InputError(
+            f"{archive.where}: member data unpacks to {archive.sizes['data']:,} bytes; "
+            f"expected at most {SETTINGS_LIMIT:,}"
+        )
+    try:
+        settings = json.loads(archive.read("data"))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{archive.where}: member data is not readable JSON ({shown(error)})") from error
+    if not isinstance(settings, dict):
+        raise InputError(f"{archive.where}: member data is not a JSON object")
+    return settings
+
+
+def _attributes(settings: dict[str, object], field: str) -> dict[str, object]:
+    value = settings.get(field)
+    return value if isinstance(value, dict) else {}
+
+
+def _policy_kwargs(settings: dict[str, object]) -> dict[str, object]:
+    return _attributes(settings, "policy_kwargs")
+
+
+def _is_true(value: object) -> bool:
+    return value is True or value == "True"
+
+
+def _check_spaces(settings: dict[str, object], where: str) -> None:
+    for field, need in (("action_space", "continuous actions"), ("observation_space", "a vector of numbers")):
+        kind = str(_attributes(settings, field).get(":type:", ""))
+        if kind and not kind.endswith(".Box'>"):
+            raise InputError(f"{where}: {field} is {shown(kind)}; expected a Box ({need})")
+
+
+def _find_network(weights: StateDict) -> _Network:
+    names = set(weights)
+    if "action_net.weight" in names:  # PPO, A2C, TRPO
+        body = (*_numbered(names, "mlp_extractor.shared_net"), *_numbered(names, "mlp_extractor.policy_net"))
+        network = _Network((*body, "action_net"), hidden="tanh", squashed=None)
+    elif any(name.startswith("actor.log_std") for name in names):  # SAC, TQC
+        body = _numbered(names, "actor.latent_pi")
+        clipped = "actor.mu.0.weight" in names  # with gSDE the mean layer is followed by a clip
+        network = _Network(
+            (*body, "actor.mu.0" if clipped else "actor.mu"), "relu", True, mean_is_clipped=clipped
+        )
+    elif "actor.mu.0.weight" in names:  # TD3, DDPG
+        network = _Network(_numbered(names, "actor.mu"), hidden="relu", squashed=True)
+    else:
+        raise InputError(
+            f"{weights.where}: holds none of the networks of SAC, TQC, TD3, DDPG, PPO, A2C and TRPO; "
+            f"found {shown(', '.join(sorted(names)[:6])) or 'no parameters'}"
+        )
+    used = {f"{layer}.{part}" for layer in network.layers for part in ("weight", "bias")}
+    strange = sorted(name for name in names - used if not NEVER_ON_THE_PATH.match(name))
+    if strange:
+        why = (
+            "a recurrent policy"
+            if any("lstm" in name for name in strange)
+            else "more than a multilayer perceptron"
+        )
+        raise InputError(
+            f"{weights.where}: {why} (parameter {shown(strange[0])}); only plain layers are read. "
+            "Export the policy to TorchScript or ONNX, or pass the loaded model itself from Python"
+        )
+    return network
+
+
+def _numbered(names: set[str], prefix: str) -> tuple[str, ...]:
+    pattern = re.compile(re.escape(prefix) + r"\.(\d{1,4})\.weight")
+    numbers = sorted(int(found[1]) for name in names if (found := pattern.fullmatch(name)))
+    return tuple(f"{prefix}.{number}" for number in numbers)
+
+
+def _parameter(weights: StateDict, name: str, ndim: int) -> np.ndarray:
+    if name not in weights:
+        raise InputError(f"{weights.where}: parameter {name} is missing")
+    array = weights[name]
+    if array.ndim != ndim:
+        raise InputError(
+            f"{weights.where}: {name} has shape {array.shape}; a plain layer's has {ndim} dimensions. "
+            "Normalisation layers and activations with parameters of their own are not read: "
+            "export the policy to TorchScript or ONNX"
+        )
+    return array.astype(np.float32)
+
+
+def _read_bounds(settings: dict[str, object], action_dim: int, where: str) -> Bounds:
+    space = _attributes(settings, "action_space")
+    low, high = (_parse_array(space.get(field)) for field in ("low", "high"))
+    if low is None or high is None or low.shape != (action_dim,) or high.shape != (action_dim,):
+        raise InputError(
+            f"{where}: action_space does not show low and high for {action_dim} action dimensions; "
+            "give them as bounds=(low, high)"
+        )
+    return low, high
+
+
+def _parse_array(text: object) -> np.ndarray | None:
+    """Return the numbers of an array as NumPy prints it, or None; long arrays are printed with gaps."""
+    if not isinstance(text, str) or text.count("[") != 1:
+        return None
+    try:
+        return np.array([float(word) for word in text.strip("[] \n").split()], np.float32)
+    except ValueError:
+        return None
+
+
+def _read_activation(settings: dict[str, object], kwargs: dict[str, object], default: str, where: str) -> str:
+    known = f"give it as hidden= (one of {', '.join(ACTIVATIONS.values())})"
+    if "activation_fn" in kwargs:
+        written = str(kwargs["activation_fn"])
+        found = re.fullmatch(r"<class 'torch\.nn\.modules\.activation\.(\w+)'>", written)
+        if found and found[1] in ACTIVATIONS:
+            return ACTIVATIONS[found[1]]
+        raise InputError(
+            f"{where}: activation_fn is {shown(written)}, not one that is read here; "
+            f"if it equals one, {known}"
+        )
+    module = str(_attributes(settings, "policy_class").get("__module__", ""))
+    if module.partition(".")[0] in ("stable_baselines3", "sb3_contrib"):
+        return default
+    raise InputError(
+        f"{where}: the policy class comes from {shown(module) or 'an unnamed module'}, so its activation is "
+        f"not known; {known}"
+    )
+
+
+def _read_mean_clip(kwargs: dict[str, object], where: str) -> float:
+    written = kwargs.get("clip_mean", GSDE_MEAN_CLIP)
+    try:
+        return float(str(written))
+    except ValueError as error:
+        raise InputError(
+            f"{where}: policy_kwargs.clip_mean is {shown(written)}; expected a number"
+        ) from error

@@ -1,0 +1,1 @@
+"""GPU kernels: one program where XLA would launch many."""

@@ -1,0 +1,215 @@
+"""What a policy and a behaviour density must offer, and how they are asked once, in chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from kmifqe.errors import InputError
+from kmifqe.mdp.transitions import Transitions
+
+Bounds = tuple[np.ndarray, np.ndarray]  # (low, high) of the action box, each (d,)
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """A deterministic policy over NumPy batches: (n, q) float32 states -> (n, d) float32 actions.
+
+    It may also carry `low` and `high`, the action bounds, shape (d,), `state_dim`, `action_dim` and `name`.
+    """
+
+    def __call__(self, states: np.ndarray) -> np.ndarray:
+        """Return the action for each row of `states`."""
+        ...
+
+
+@runtime_checkable
+class Behavior(Protocol):
+    """A known or fitted behaviour density. Arrays are NumPy, one row a sample."""
+
+    def log_prob(self, states: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        """Return log μ(a|s), shape (n,)."""
+        ...
+
+
+@runtime_checkable
+class FactorizedBehavior(Behavior, Protocol):
+    """A density that is a product over action dimensions, so that weights can be clipped per dimension."""
+
+    def log_prob_per_dimension(self, states: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        """Return log μ_j(a_j|s) for each dimension j, shape (n, d)."""
+        ...
+
+
+class Logged:
+    """Stands for: the log itself carries log μ(a|s) at its own actions, and nothing is known elsewhere."""
+
+    def __repr__(self) -> str:
+        return "Logged()"
+
+
+class Fit:
+    """Stands for: no density is known; fit one to the log with `fit_behavior`."""
+
+    def __repr__(self) -> str:
+        return "Fit()"
+
+
+CHUNK = 65_536  # rows handed to a policy or density at a time
+_ALIGNMENT = 64  # bytes: from here on XLA's CPU device uses a NumPy array in place instead of copying it
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> np.ndarray:
+    """Return an array, not yet filled, that `jax.device_put` need not copy on a CPU."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    raw = np.empty(size + _ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % _ALIGNMENT
+    return raw[start : start + size].view(dtype).reshape(shape)
+
+
+def row_chunks(n: int) -> Iterator[slice]:
+    """Yield consecutive slices that cover n rows."""
+    for start in range(0, n, CHUNK):
+        yield slice(start, min(start + CHUNK, n))
+
+
+def taken(values: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Return `values[order]`, aligned; values are cast to float32 unless they are flags or whole numbers."""
+    dtype = values.dtype if values.dtype.kind in "bi" else np.dtype(np.float32)
+    result = aligned_empty((len(order), *values.shape[1:]), dtype)
+    for rows in row_chunks(len(order)):
+        result[rows] = values[order[rows]]
+    return result
+
+
+def mean_and_std(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mean and standard deviation of every column, in float64 without a float64 copy."""
+    mean = values.mean(axis=0, dtype=np.float64)
+    squares = np.zeros_like(mean)
+    for rows in row_chunks(len(values)):
+        squares += np.square(values[rows] - mean).sum(axis=0)
+    return mean, np.sqrt(squares / len(values))
+
+
+def target_actions(policy: Policy, t: Transitions, order: np.ndarray) -> np.ndarray:
+    """Return π̃(s') of the ordered rows, (n, d); zeros where no next state was logged."""
+    result = aligned_empty((len(order), t.action_dim))
+    for rows, states in _next_states(t, order):
+        result[rows] = checked_actions(policy, states, t)
+        result[rows][~t.has_next_state[order[rows]]] = 0.0
+    return result
+
+
+def first_actions(policy: Policy, t: Transitions) -> np.ndarray:
+    """Return π̃(s₀) of every episode, (m, d)."""
+    first = t.first_rows
+    result = aligned_empty((len(first), t.action_dim))
+    for rows in row_chunks(len(first)):
+        result[rows] = checked_actions(policy, t.states[first[rows]], t)
+    return result
+
+
+def logged_densities(t: Transitions, order: np.ndarray) -> np.ndarray:
+    """Return log μ(a'|s') from the log itself, (n, k): the following row's; 0 where there is no a'."""
+    if t.log_mu is None:
+        raise InputError(f"{t.name}: behavior is 'logged', but the field action_log_probs is missing")
+    columns = t.log_mu.reshape(len(t), -1)
+    result = aligned_empty((len(order), columns.shape[1]))
+    for rows in row_chunks(len(order)):
+        followed = t.has_next_action[order[rows], None]
+        result[rows] = np.where(followed, columns[np.minimum(order[rows] + 1, len(t) - 1)], 0.0)
+    return result
+
+
+def densities(
+    behavior: Behavior, t: Transitions, order: np.ndarray, target: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return log μ(a'|s') as (n, k), 0 where there is no a', and log μ(π̃(s')|s') as (n,), 0 where terminal."""
+    ask = behavior.log_prob_per_dimension if isinstance(behavior, FactorizedBehavior) else behavior.log_prob
+    log_mu: np.ndarray | None = None
+    log_mu_target = aligned_empty((len(order),))
+    for rows, states in _next_states(t, order):
+        logged = order[rows]
+        columns = _columns(ask(states, t.next_actions[logged]))
+        columns = np.where(t.has_next_action[logged, None], columns, 0.0)
+        _refuse_impossible_actions(columns, logged, t)
+        if log_mu is None:
+            log_mu = aligned_empty((len(order), columns.shape[1]))
+        log_mu[rows] = columns
+        at_target = _columns(behavior.log_prob(states, target[rows]))[:, 0]
+        log_mu_target[rows] = np.where(t.terminated[logged], 0.0, at_target)
+        _refuse_unknown_densities(log_mu_target[rows], logged, t)
+    assert log_mu is not None, "row_order refuses a log without rows"
+    return log_mu, log_mu_target
+
+
+def checked_actions(policy: Policy, states: np.ndarray, t: Transitions) -> np.ndarray:
+    """Return the policy's actions, float32; refuse a wrong width, a wrong shape and what is no number."""
+    name = getattr(policy, "name", getattr(policy, "__name__", type(policy).__name__))
+    width = getattr(policy, "state_dim", None)
+    if width is not None and width != t.state_dim:
+        raise InputError(
+            f"{name}: the policy takes {width} inputs; {t.name} has states of width {t.state_dim}"
+        )
+    actions = np.asarray(policy(states))
+    if actions.ndim == 1 and t.action_dim == 1:
+        actions = actions[:, None]
+    if actions.shape != (len(states), t.action_dim):
+        raise InputError(
+            f"{name}: for {len(states)} states the policy returned shape {actions.shape}; expected "
+            f"({len(states)}, {t.action_dim}), the width of the actions in {t.name}"
+        )
+    if not np.isfinite(actions).all():
+        raise InputError(f"{name}: the policy returned NaN or infinity at states of {t.name}")
+    return actions.astype(np.float32)
+
+
+def action_box(t: Transitions, policy: Policy) -> tuple[np.ndarray, np.ndarray]:
+    """Return the action bounds: the policy's own where it has finite ones, else the range seen in the log."""
+    low, high = t.actions.min(axis=0), t.actions.max(axis=0)
+    for bound, seen in (("low", low), ("high", high)):
+        stated = getattr(policy, bound, None)
+        if stated is not None:
+            stated = np.broadcast_to(np.asarray(stated, np.float32), seen.shape)
+            np.copyto(seen, stated, where=np.isfinite(stated))
+    flat = high - low <= 0
+    return np.where(flat, low - 0.5, low), np.where(flat, high + 0.5, high)
+
+
+def _next_states(t: Transitions, order: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+    """Yield the states to ask at, chunk by chunk: s', or s where a terminal row has no s'.
+
+    At zeros, which nobody visited, a policy need not be defined.
+    """
+    for rows in row_chunks(len(order)):
+        logged = order[rows]
+        yield rows, np.where(t.has_next_state[logged, None], t.next_states[logged], t.states[logged])
+
+
+def _refuse_impossible_actions(log_mu: np.ndarray, logged: np.ndarray, t: Transitions) -> None:
+    possible = np.isfinite(log_mu).all(axis=1)
+    if not possible.all():
+        row = int(np.argmin(possible))
+        raise InputError(
+            f"{t.name}: the behaviour density gives log μ = {log_mu[row].sum()} at the logged action of row "
+            f"{int(logged[row]) + 1}; expected a finite number: this density cannot have drawn that action"
+        )
+
+
+def _refuse_unknown_densities(log_mu_target: np.ndarray, logged: np.ndarray, t: Transitions) -> None:
+    """Refuse NaN and +inf; a density of 0 (−inf) at the target's action is an answer, and floored later."""
+    unknown = ~(log_mu_target < np.inf)
+    if unknown.any():
+        row = int(np.argmax(unknown))
+        raise InputError(
+            f"{t.name}: the behaviour density gives log μ = {log_mu_target[row]} at the target's action after row "
+            f"{int(logged[row])}; expected a finite number, or -inf where the density is 0"
+        )
+
+
+def _columns(log_prob: np.ndarray) -> np.ndarray:
+    log_prob = np.asarray(log_prob, np.float32)
+    return log_prob.reshape(len(log_prob), -1)

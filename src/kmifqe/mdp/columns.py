@@ -1,0 +1,378 @@
+"""A log's fields as arrays: their names, sizes and types, filled in place and checked piece by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from kmifqe.errors import InputError, shown
+
+# The first name is the canonical one (D4RL's) and the one we write.
+ALIASES: dict[str, tuple[str, ...]] = {
+    "observations": ("observations", "observation", "states"),
+    "actions": ("actions", "action"),
+    "rewards": ("rewards", "reward"),
+    "terminals": ("terminals", "terminated", "terminations"),
+    "timeouts": ("timeouts", "truncated", "truncations"),
+    "next_observations": ("next_observations", "next_observation", "next_states"),
+    "action_log_probs": ("action_log_probs", "infos/action_log_probs"),
+    "episode": ("episode",),
+}
+REQUIRED = ("observations", "actions", "rewards", "terminals")
+
+Place = slice | tuple[slice, int]
+Piece = tuple[Place, np.ndarray]  # where the values go (rows, or rows of one column), and the values
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a file claims about one field before any of it is read."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    @property
+    def declared_bytes(self) -> int:
+        """The memory the field would take as stored (Python integers: a hostile shape cannot overflow)."""
+        size = self.dtype.itemsize
+        for length in self.shape:
+            size *= int(length)
+        return size
+
+
+class FlatFile(Protocol):
+    """One file holding a flat log: its headers are known at once, its values come in pieces."""
+
+    @property
+    def name(self) -> str:
+        """The file, as the user knows it."""
+        ...
+
+    @property
+    def headers(self) -> Mapping[str, Header]:
+        """What the file claims, by canonical field name."""
+        ...
+
+    def pieces(self, field: str) -> Iterator[Piece]:
+        """Yield all values of a field, a few megabytes at a time."""
+        ...
+
+
+def resolve_names(available: Collection[str], name: str) -> dict[str, str]:
+    """Return canonical field name -> the name this file uses, for every field of the schema it holds."""
+    found: dict[str, str] = {}
+    for field, aliases in ALIASES.items():
+        present = [alias for alias in aliases if alias in available]
+        if len(present) > 1:
+            raise InputError(
+                f"{name}: holds both {present[0]} and {present[1]}, which mean the same field; keep one"
+            )
+        if present:
+            found[field] = present[0]
+    return found
+
+
+def require_fields(found: Collection[str], available: Collection[str], name: str) -> None:
+    """Refuse a file that lacks a required field, saying which fields it has."""
+    for field in REQUIRED:
+        if field not in found:
+            held = ", ".join(shown(key, 40) for key in sorted(available)[:12]) or "nothing"
+            raise InputError(f"{name}: {field} is missing; the file holds {held}")
+
+
+_NUMBERS, _FLAGS, _INTEGERS = "iufb", "biuf", "iu"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """n rows of q-wide states and d-wide actions, and which optional fields come with them."""
+
+    rows: int
+    state_dim: int
+    action_dim: int
+    log_mu_dim: int | None  # None: no logged densities; 0: one number a row; d: one a dimension
+    optional: frozenset[str]
+
+
+def layout_of(headers: Mapping[str, Header], name: str) -> Layout:
+    """Return the layout of a log whose required fields are present; refuse wrong types, shapes, lengths."""
+    for field, header in headers.items():
+        _check_type(field, header, name)
+    rows = headers["observations"].shape[0] if headers["observations"].shape else 0
+    width = {
+        field: _width(field, header, name, matrix=field in ("observations", "next_observations", "actions"))
+        for field, header in headers.items()
+    }
+    if rows == 0:
+        raise InputError(f"{name}: observations is empty; expected at least one transition")
+    for field, header in headers.items():
+        if header.shape[0] != rows:
+            raise InputError(f"{name}: {field} has {header.shape[0]:,} rows; observations has {rows:,}")
+    q, d = width["observations"], width["actions"]
+    if width.get("next_observations", q) != q:
+        raise InputError(
+            f"{name}: next_observations has {width['next_observations']} columns; observations has {q}"
+        )
+    log_mu_dim = width.get("action_log_probs")
+    if log_mu_dim not in (None, 0, d):
+        raise InputError(f"{name}: action_log_probs has {log_mu_dim} columns; actions has {d}")
+    optional = frozenset(headers) & {"timeouts", "next_observations", "action_log_probs", "episode"}
+    return Layout(rows, q, d, log_mu_dim, optional)
+
+
+def _check_type(field: str, header: Header, name: str) -> None:
+    kinds, expected = {
+        "terminals": (_FLAGS, "true/false flags"),
+        "timeouts": (_FLAGS, "true/false flags"),
+        "episode": (_INTEGERS, "integers"),
+    }.get(field, (_NUMBERS, "numbers"))
+    if header.dtype.kind not in kinds:
+        raise InputError(f"{name}: {field} has type {shown(header.dtype)}; expected {expected}")
+
+
+def _width(field: str, header: Header, name: str, *, matrix: bool) -> int:
+    """Return the columns of a field, 0 for a vector; a single column and a vector are the same thing."""
+    shape = header.shape
+    if matrix:
+        if len(shape) not in (1, 2) or 0 in shape[1:]:
+            raise InputError(f"{name}: {field} has shape {shape}; expected (steps, dimensions)")
+        return shape[1] if len(shape) == 2 else 1
+    per_dimension = field == "action_log_probs"
+    if len(shape) == 1 or (len(shape) == 2 and (shape[1] == 1 or (per_dimension and shape[1] > 1))):
+        return shape[1] if len(shape) == 2 and shape[1] > 1 else 0
+    or_per_dimension = ", or (steps, action dimensions)" if per_dimension else ""
+    raise InputError(f"{name}: {field} has shape {shape}; expected (steps,){or_per_dimension}")
+
+
+CHUNK_BYTES = 4 * 2**20
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+
+def row_slices(rows: int, row_bytes: int, multiple: int = 1) -> Iterator[slice]:
+    """Yield consecutive slices over `rows` of about 4 MiB each, whole multiples of `multiple` rows."""
+    step = max(1, CHUNK_BYTES // max(1, row_bytes) // multiple) * multiple
+    for start in range(0, rows, step):
+        yield slice(start, min(start + step, rows))
+
+
+def pieces_of(array: np.ndarray) -> Iterator[Piece]:
+    """Yield an array in memory as pieces."""
+    row_bytes = array.itemsize * int(np.prod(array.shape[1:]))
+    for rows in row_slices(len(array), row_bytes):
+        yield rows, array[rows]
+
+
+def fill_numbers(
+    target: np.ndarray, pieces: Iterable[Piece], field: str, name: str, *, check_finite: bool = True
+) -> None:
+    """Write pieces into a float32 array; refuse NaN, infinity and what float32 cannot hold."""
+    checked = _checked(pieces, target.size, field, name) if check_finite else pieces
+    for place, values in checked:
+        with np.errstate(over="ignore"):
+            target[place] = values.reshape(target[place].shape)
+
+
+def fill_flags(target: np.ndarray, pieces: Iterable[Piece], field: str, name: str) -> None:
+    """Write pieces into a bool array; refuse values other than 0 and 1."""
+    for place, values in pieces:
+        flags = values.reshape(target[place].shape)
+        if flags.dtype != bool:
+            wrong = (flags != 0) & (flags != 1)
+            if wrong.any():
+                row = int(np.flatnonzero(wrong)[0])
+                raise InputError(
+                    f"{name}: {field} holds {flags[row]} at row {_first_row(place) + row}; "
+                    "expected true/false flags (0 or 1)"
+                )
+        target[place] = flags
+
+
+def mark_new_episodes(ends: np.ndarray, pieces: Iterable[Piece], name: str) -> None:
+    """Set `ends` on the last row of every run of one episode id; refuse an id that comes back later."""
+    previous: int | None = None
+    ids: list[np.ndarray] = []
+    for place, values in pieces:
+        start, run = _first_row(place), values.reshape(-1)
+        changes = np.flatnonzero(np.diff(run)) + 1
+        if previous is None or run[0] != previous:
+            changes = np.concatenate(([0], changes))
+        ids.append(run[changes])
+        ends[start + changes[start + changes > 0] - 1] = True
+        previous = run[-1]
+    seen, counts = np.unique(np.concatenate(ids), return_counts=True)
+    if (counts > 1).any():
+        raise InputError(
+            f"{name}: episode {seen[counts > 1][0]} appears in {counts.max()} separate runs of rows; "
+            "expected the rows of an episode together, in time order"
+        )
+
+
+def float32_array(array: np.ndarray, field: str, name: str) -> np.ndarray:
+    """Return an array as contiguous float32, checked by pieces; float32 is not copied."""
+    if array.dtype == np.float32 and array.flags.c_contiguous:
+        for _ in _checked(pieces_of(array), array.size, field, name):
+            pass
+        return array
+    target = np.empty(array.shape, np.float32)
+    fill_numbers(target, pieces_of(array), field, name)
+    return target
+
+
+def _checked(pieces: Iterable[Piece], size: int, field: str, name: str) -> Iterator[Piece]:
+    """Pass pieces through; refuse values beyond float32 at once, NaN and infinity at the end, counted."""
+    bad, first = 0, -1
+    for place, values in pieces:
+        _check_range(values, _first_row(place), field, name)
+        finite = np.isfinite(values)
+        if not finite.all():
+            row = _first_row(place) + int(np.flatnonzero(~finite.reshape(len(values), -1).all(axis=1))[0])
+            first = row if bad == 0 else min(first, row)
+            bad += int(finite.size - finite.sum())
+        yield place, values
+    if bad:
+        raise InputError(
+            f"{name}: {field} holds NaN or infinity in {bad:,} of {size:,} values, first at row {first}; "
+            "expected finite numbers"
+        )
+
+
+def _first_row(place: Place) -> int:
+    return place.start if isinstance(place, slice) else place[0].start
+
+
+def _check_range(values: np.ndarray, first_row: int, field: str, name: str) -> None:
+    if values.dtype.kind != "f" or values.dtype.itemsize <= 4:
+        return
+    beyond = (np.abs(values) > _FLOAT32_MAX) & np.isfinite(values)
+    if beyond.any():
+        row = int(np.flatnonzero(beyond.reshape(len(values), -1).any(axis=1))[0])
+        raise InputError(
+            f"{name}: {field} holds {values[beyond].flat[0]:g} at row {first_row + row}, "
+            f"beyond float32's range (±{_FLOAT32_MAX:.3g})"
+        )
+
+
+@dataclass
+class Columns:
+    """A flat log in memory, converted and checked field by field, not yet cut into episodes."""
+
+    states: np.ndarray  # (n, q) float32
+    actions: np.ndarray  # (n, d) float32
+    rewards: np.ndarray  # (n,) float32
+    terminated: np.ndarray  # (n,) bool
+    cut: np.ndarray  # (n,) bool: the episode ends here for another reason (timeout, new id, end of a file)
+    cuts_are_marked: bool  # False: the log has no `timeouts` and no `episode`, so `cut` may miss ends
+    next_states: np.ndarray | None = None  # (n, q) float32, ours to write to; a row of NaN: not logged
+    log_mu: np.ndarray | None = None
+    name: str = "arrays"
+
+
+def empty_columns(layout: Layout, name: str) -> Columns:
+    """Return columns of the right sizes, not yet filled."""
+    n, q, d = layout.rows, layout.state_dim, layout.action_dim
+    log_mu_shape = {None: None, 0: (n,)}.get(layout.log_mu_dim, (n, d))
+    return Columns(
+        states=np.empty((n, q), np.float32),
+        actions=np.empty((n, d), np.float32),
+        rewards=np.empty(n, np.float32),
+        terminated=np.zeros(n, bool),
+        cut=np.zeros(n, bool),
+        cuts_are_marked=bool(layout.optional & {"timeouts", "episode"}),
+        next_states=np.empty((n, q), np.float32) if "next_observations" in layout.optional else None,
+        log_mu=None if log_mu_shape is None else np.empty(log_mu_shape, np.float32),
+        name=name,
+    )
+
+
+def columns_from_arrays(arrays: Mapping[str, np.ndarray], name: str) -> Columns:
+    """Return columns over arrays in memory; float32 arrays are used as they are, not copied."""
+    layout = layout_of({field: Header(array.shape, array.dtype) for field, array in arrays.items()}, name)
+    n, q, d = layout.rows, layout.state_dim, layout.action_dim
+    columns = Columns(
+        states=float32_array(arrays["observations"], "observations", name).reshape(n, q),
+        actions=float32_array(arrays["actions"], "actions", name).reshape(n, d),
+        rewards=float32_array(arrays["rewards"], "rewards", name).reshape(n),
+        terminated=np.zeros(n, bool),
+        cut=np.zeros(n, bool),
+        cuts_are_marked="timeouts" in arrays,
+        name=name,
+    )
+    fill_flags(columns.terminated, pieces_of(arrays["terminals"]), "terminals", name)
+    if "timeouts" in arrays:
+        fill_flags(columns.cut, pieces_of(arrays["timeouts"]), "timeouts", name)
+    if "next_observations" in arrays:
+        # Always a copy: rows not logged are zeroed in it, and the caller's array is not ours to change.
+        columns.next_states = np.empty((n, q), np.float32)
+        pieces = pieces_of(arrays["next_observations"])
+        fill_numbers(columns.next_states, pieces, "next_observations", name, check_finite=False)
+    if "action_log_probs" in arrays:
+        log_mu = float32_array(arrays["action_log_probs"], "action_log_probs", name)
+        columns.log_mu = log_mu if layout.log_mu_dim else log_mu.reshape(n)
+    return columns
+
+
+def columns_from_files(files: Sequence[FlatFile], name: str, *, check_finite: bool = True) -> Columns:
+    """Return columns over the rows of all files in order; the last row of each file ends an episode."""
+    layouts = [layout_of(file.headers, file.name) for file in files]
+    for file, layout in zip(files[1:], layouts[1:]):
+        _check_same_layout(layouts[0], files[0].name, layout, file.name)
+    columns = empty_columns(replace(layouts[0], rows=sum(layout.rows for layout in layouts)), name)
+    start = 0
+    for file, layout in zip(files, layouts):
+        _fill_from(file, columns, slice(start, start + layout.rows), check_finite)
+        start += layout.rows
+    return columns
+
+
+def _fill_from(file: FlatFile, columns: Columns, rows: slice, check_finite: bool) -> None:
+    numbers = {
+        "observations": columns.states,
+        "actions": columns.actions,
+        "rewards": columns.rewards,
+        "action_log_probs": columns.log_mu,
+    }
+    for field, target in numbers.items():
+        if target is not None:
+            fill_numbers(target[rows], file.pieces(field), field, file.name, check_finite=check_finite)
+    if columns.next_states is not None:
+        # Rows of NaN are legal at episode ends, which are not known yet: align checks them.
+        target, pieces = columns.next_states[rows], file.pieces("next_observations")
+        fill_numbers(target, pieces, "next_observations", file.name, check_finite=False)
+    fill_flags(columns.terminated[rows], file.pieces("terminals"), "terminals", file.name)
+    cut = columns.cut[rows]
+    if "timeouts" in file.headers:
+        fill_flags(cut, file.pieces("timeouts"), "timeouts", file.name)
+    if "episode" in file.headers:
+        _cut_between_ids(columns.terminated[rows], cut, file)
+    cut[-1] = True
+
+
+def _cut_between_ids(terminated: np.ndarray, cut: np.ndarray, file: FlatFile) -> None:
+    """End an episode where the id changes; a flag in the middle of an id contradicts it."""
+    ends = np.zeros(len(cut), bool)
+    mark_new_episodes(ends, file.pieces("episode"), file.name)
+    ends[-1] = True
+    for flags, field in ((terminated, "terminals"), (cut, "timeouts")):
+        inside = flags & ~ends
+        if inside.any():
+            raise InputError(
+                f"{file.name}: {field} is set at row {int(np.argmax(inside))}, but the next row has the same "
+                "episode id; expected it only on an episode's last row"
+            )
+    cut |= ends
+
+
+def _check_same_layout(first: Layout, first_name: str, other: Layout, other_name: str) -> None:
+    for what, a, b in (
+        ("observations' columns", first.state_dim, other.state_dim),
+        ("actions' columns", first.action_dim, other.action_dim),
+        ("action_log_probs' columns", first.log_mu_dim, other.log_mu_dim),
+        ("optional fields", sorted(first.optional), sorted(other.optional)),
+    ):
+        if a != b:
+            raise InputError(
+                f"{other_name}: {what}: {b}, but {first_name} has {a}; expected one layout throughout"
+            )

@@ -1,0 +1,130 @@
+"""How much memory there is, and rows that stay in host memory and reach the device by minibatch."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import weakref
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+_CGROUP_FILES = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+)
+
+
+def free_device_bytes() -> int | None:
+    """Return the default device's memory that is not in use; None where host and device are one (a CPU)."""
+    stats = jax.devices()[0].memory_stats()
+    if not stats or "bytes_limit" not in stats:
+        return None
+    return int(stats["bytes_limit"]) - int(stats.get("bytes_in_use", 0))
+
+
+def free_host_bytes() -> int:
+    """Return the machine's memory that a process can still take, within a container's limit if there is one."""
+    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    info = Path("/proc/meminfo")
+    if info.exists():
+        lines = (line.split(":", 1) for line in info.read_text(encoding="ascii").splitlines())
+        stated = {name: value.split()[0] for name, value in lines}
+        available = 1024 * int(stated.get("MemAvailable", available // 1024))
+    for limit_file, usage_file in _CGROUP_FILES:
+        limit, usage = _number(limit_file), _number(usage_file)
+        if limit is not None and usage is not None:
+            available = min(available, max(0, limit - usage))
+    return available
+
+
+def _number(path: str) -> int | None:
+    """Return the file's number; None where there is no such file, or it says "max"."""
+    file = Path(path)
+    text = file.read_text(encoding="ascii").strip() if file.exists() else ""
+    return int(text) if text.isdigit() else None
+
+
+_HELD: dict[int, np.ndarray] = {}
+_NUMBERS = itertools.count()
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class HostRows:
+    """Stands in for an (n, width) array of a problem: `rows[indices]` fetches from the host, also under jit.
+
+    A compiled program sees only a ticket, a number by which the host finds the array. So the program serves
+    any array of the same shape, and keeps none alive: the array lives as long as its ticket.
+    """
+
+    ticket: Int[Array, ""]
+    shape: tuple[int, ...] = field(metadata={"static": True})
+    dtype: np.dtype = field(metadata={"static": True})
+
+    @classmethod
+    def hold(cls, array: np.ndarray) -> HostRows:
+        """Return a stand-in for an array, which is not copied and must not change any more."""
+        number = next(_NUMBERS)
+        ticket = jax.device_put(np.int32(number))
+        _HELD[number] = array
+        weakref.finalize(ticket, _HELD.pop, number)
+        return cls(ticket, array.shape, array.dtype)
+
+    def __getitem__(self, rows: Int[Array, " batch"]) -> Float[Array, "batch width"]:
+        if isinstance(rows, slice) or not jnp.issubdtype(jnp.result_type(rows), jnp.integer):
+            raise TypeError("rows in host memory are fetched by an array of row numbers, some at a time")
+        rows = jnp.asarray(rows)
+        fetched = jax.ShapeDtypeStruct((*rows.shape, *self.shape[1:]), self.dtype)
+        # expand_dims: under vmap the rows of all seeds come in one call.
+        return jax.pure_callback(_fetch, fetched, self.ticket, rows, vmap_method="expand_dims")
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(_held(self.ticket), dtype=dtype, copy=copy)
+
+    @property
+    def ndim(self) -> int:
+        """How many axes the array has."""
+        return len(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of host memory."""
+        return int(np.prod(self.shape)) * self.dtype.itemsize
+
+
+def _held(ticket: Any) -> np.ndarray:
+    number = int(np.asarray(ticket).item())
+    if number not in _HELD:
+        raise RuntimeError("the rows in host memory were given up: keep their problem while it is in use")
+    return _HELD[number]
+
+
+def _fetch(ticket: Any, rows: Any) -> np.ndarray:
+    """Return the rows; NumPy only, since a callback that waits for JAX can wait for itself.
+
+    Like an array on the device: negative numbers count from the end, others are kept within the array.
+    """
+    array, rows = _held(ticket), np.asarray(rows)
+    return np.take(array, np.where(rows < 0, rows + len(array), rows), axis=0, mode="clip")
+
+
+def largest_magnitudes(rows: Float[Array, "n width"] | HostRows) -> Float[Array, " width"]:
+    """Return max |x| of every column, wherever the rows are."""
+    if not isinstance(rows, HostRows):
+        return jnp.max(jnp.abs(rows), axis=0)
+    found = jax.ShapeDtypeStruct(rows.shape[1:], rows.dtype)
+    return jax.pure_callback(_largest, found, rows.ticket, vmap_method="expand_dims")
+
+
+def _largest(ticket: Any) -> np.ndarray:
+    array = _held(ticket)
+    return np.maximum(array.max(axis=0), -array.min(axis=0))

@@ -1,0 +1,245 @@
+"""The arrays of a log and a target policy that every estimator reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from kmifqe.errors import InputError
+from kmifqe.mdp.ask import (
+    Behavior,
+    Logged,
+    Policy,
+    action_box,
+    densities,
+    first_actions,
+    logged_densities,
+    mean_and_std,
+    taken,
+    target_actions,
+)
+from kmifqe.mdp.host_rows import HostRows, free_device_bytes
+from kmifqe.mdp.transitions import Transitions
+
+
+@dataclass(frozen=True)
+class RowCounts:
+    """What became of the log's rows."""
+
+    logged: int
+    used: int  # by FQE and SR-DICE
+    in_sample: int  # by KMIFQE
+    without_next_state: int  # dropped: cut off, and the state after the cut was not logged
+    without_next_action: int  # not for in-sample learning: the last row of a cut episode
+    terminated: int
+    episodes: int
+
+    @property
+    def going_on(self) -> int:
+        """In-sample rows that did not terminate: they come first, the terminal ones follow."""
+        return self.in_sample - self.terminated
+
+
+def row_order(t: Transitions) -> tuple[np.ndarray, RowCounts]:
+    """Return the rows to keep and their counts: in-sample rows that go on, terminal rows, the rest.
+
+    Each part is in time order. Every terminal row is usable in-sample: nothing after it is asked for.
+    """
+    usable = t.terminated | t.has_next_state
+    in_sample = t.terminated | t.has_next_action
+    if not usable.any():
+        raise InputError(
+            f"{t.name}: no row has a next state; every episode is cut after one step and next_observations is missing"
+        )
+    parts = (in_sample & ~t.terminated, t.terminated, usable & ~in_sample)
+    order = np.concatenate([np.flatnonzero(part) for part in parts])
+    return order, RowCounts(
+        logged=len(t),
+        used=len(order),
+        in_sample=int(in_sample.sum()),
+        without_next_state=int((~usable).sum()),
+        without_next_action=int((usable & ~in_sample).sum()),
+        terminated=int(t.terminated.sum()),
+        episodes=t.n_episodes,
+    )
+
+
+WIDE = ("states", "actions", "next_states", "next_actions", "target_actions")  # what host memory can hold
+NARROW = ("rewards", "has_next_state", "terminated", "log_mu", "log_mu_target", "episode")  # the other rows
+Place = Literal["auto", "device", "host"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Problem:
+    """What π̃ is to be judged on. Rows that in-sample learning can use come first: `counts.in_sample` of them.
+
+    Of these, `counts.going_on` rows that did not terminate come before the terminal ones. The target policy
+    and the behaviour density have been asked already: no estimator calls either. The fields named in `WIDE`
+    may be `HostRows`, so an estimator reads them as `problem.states[rows]`, with an array of row numbers.
+    """
+
+    states: Float[Array, "n q"]
+    actions: Float[Array, "n d"]
+    rewards: Float[Array, " n"]
+    next_states: Float[Array, "n q"]  # zeros where terminated and not logged
+    has_next_state: Bool[Array, " n"]
+    terminated: Bool[Array, " n"]
+    next_actions: Float[Array, "n d"]
+    target_actions: Float[Array, "n d"]  # π̃(s')
+    log_mu: Float[Array, "n k"] | None  # log μ(a'|s'), k = d where the density factorises, else 1
+    log_mu_target: Float[Array, " n"] | None  # log μ(π̃(s')|s'); None where only the log knows its densities
+    first_states: Float[Array, "m q"]
+    first_actions: Float[Array, "m d"]  # π̃(s₀)
+    episode: Int[Array, " n"]
+    action_low: Float[Array, " d"]
+    action_high: Float[Array, " d"]
+    state_mean: Float[Array, " q"]
+    state_std: Float[Array, " q"]  # 1 where a column is constant
+    gamma: Float[Array, ""]
+    # Of a bootstrap, mean 1; `fit` gives each seed its own. None: every episode counts once.
+    episode_weights: Float[Array, " m"] | None = field(default=None, kw_only=True)
+    counts: RowCounts = field(metadata={"static": True})
+
+    @classmethod
+    def build(
+        cls,
+        transitions: Transitions,
+        policy: Policy,
+        behavior: Behavior | Logged | None,
+        gamma: float,
+        *,
+        place: Place = "auto",
+    ) -> Problem:
+        """Ask the policy and the density once, at every next state, and lay the arrays out.
+
+        `behavior=None` leaves the densities out: enough for FQE and SR-DICE. `place` says where the wide
+        fields go; "auto": onto the device unless they alone would not fit there. Peak memory is the log and
+        the problem, no more: each array is made once, at its place where the device is a CPU.
+        """
+        if not 0.0 <= gamma < 1.0:
+            raise InputError(f"gamma is {gamma}; expected 0 <= gamma < 1")
+        if place not in ("auto", "device", "host"):
+            raise InputError(f"place is {place!r}; expected 'auto', 'device' or 'host'")
+        t = transitions
+        order, counts = row_order(t)
+        on_host = place == "host" or (place == "auto" and not _fits_device(t, len(order)))
+        put_wide: Any = HostRows.hold if on_host else jax.device_put
+        target = target_actions(policy, t, order)
+        log_mu, log_mu_target = _densities(behavior, t, order, target)
+        low, high = action_box(t, policy)
+        mean, std = mean_and_std(t.states)
+        std = np.where(std > 1e-6 * np.maximum(np.abs(mean), 1e-6), std, 1.0)
+        small = {"action_low": low, "action_high": high, "state_mean": mean, "state_std": std, "gamma": gamma}
+        return cls(
+            target_actions=put_wide(target),
+            log_mu=None if log_mu is None else jax.device_put(log_mu),
+            log_mu_target=None if log_mu_target is None else jax.device_put(log_mu_target),
+            states=put_wide(taken(t.states, order)),
+            actions=put_wide(taken(t.actions, order)),
+            rewards=jax.device_put(taken(t.rewards, order)),
+            next_states=put_wide(taken(t.next_states, order)),
+            has_next_state=jax.device_put(taken(t.has_next_state, order)),
+            terminated=jax.device_put(taken(t.terminated, order)),
+            next_actions=put_wide(taken(t.next_actions, order)),
+            first_states=jax.device_put(taken(t.states, t.first_rows)),
+            first_actions=jax.device_put(first_actions(policy, t)),
+            episode=jax.device_put(taken(t.episode, order)),
+            **{name: jnp.asarray(value, jnp.float32) for name, value in small.items()},
+            counts=counts,
+        )
+
+    def on_host(self, *, release: bool = False) -> Problem:
+        """Return the same problem with its wide fields in host memory, fetched by minibatch.
+
+        `release=True` also frees them on the device: this problem, and others that share its arrays, are
+        then of no more use.
+        """
+        wide = {name: getattr(self, name) for name in WIDE}
+        moved: dict[str, Any] = {
+            name: rows if isinstance(rows, HostRows) else HostRows.hold(np.asarray(rows))
+            for name, rows in wide.items()
+        }
+        if release:
+            for rows in wide.values():
+                if not isinstance(rows, HostRows):
+                    rows.delete()
+        return replace(self, **moved)
+
+    def on_device(self) -> Problem:
+        """Return the same problem with every field on the device."""
+        wide = {name: getattr(self, name) for name in WIDE}
+        return replace(self, **{name: jax.device_put(np.asarray(rows)) for name, rows in wide.items()})
+
+    def head(self, rows: int) -> Problem:
+        """Return the problem of the first in-sample rows, `rows` of them or all: enough to time a run on."""
+        n, c = min(rows, self.counts.in_sample), self.counts
+        terminated = max(0, n - c.going_on)
+        first: dict[str, Any] = {}
+        for name in (*WIDE, *NARROW):
+            array = getattr(self, name)
+            if isinstance(array, HostRows):
+                first[name] = HostRows.hold(np.asarray(array)[:n])
+            elif array is not None:
+                first[name] = array[:n]
+        counts = replace(c, used=n, in_sample=n, terminated=terminated, without_next_action=0)
+        return replace(self, **first, counts=counts)
+
+    @property
+    def is_on_host(self) -> bool:
+        """Whether the wide fields are in host memory."""
+        return isinstance(self.states, HostRows)
+
+    @property
+    def device_bytes(self) -> int:
+        """Bytes of device memory that the problem takes."""
+        return sum(leaf.nbytes for leaf in jax.tree.leaves(self))
+
+    @property
+    def host_bytes(self) -> int:
+        """Bytes of host memory that the wide fields take, 0 where they are on the device."""
+        held = (getattr(self, each.name) for each in fields(self))
+        return sum(rows.nbytes for rows in held if isinstance(rows, HostRows))
+
+    @property
+    def action_dim(self) -> int:
+        """d, the width of an action."""
+        return self.actions.shape[1]
+
+    @property
+    def state_dim(self) -> int:
+        """q, the width of a state."""
+        return self.states.shape[1]
+
+    def __len__(self) -> int:
+        return self.rewards.shape[0]
+
+    def __repr__(self) -> str:
+        c = self.counts
+        return (
+            f"Problem({c.used:,} of {c.logged:,} rows, {c.in_sample:,} for in-sample learning, "
+            f"{c.episodes:,} episodes, states {self.state_dim}, actions {self.action_dim}, "
+            f"gamma {float(self.gamma):g}{', in host memory' if self.is_on_host else ''})"
+        )
+
+
+def _densities(
+    behavior: Behavior | Logged | None, t: Transitions, order: np.ndarray, target: np.ndarray
+) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """Return log μ(a'|s') as (n, k) and log μ(π̃(s')|s') as (n,), each where it is known."""
+    if behavior is None:
+        return None, None
+    if isinstance(behavior, Logged):
+        return logged_densities(t, order), None
+    return densities(behavior, t, order, target)
+
+
+def _fits_device(t: Transitions, rows: int) -> bool:
+    """Return whether the wide fields alone leave room on the device; what else a run needs is not known yet."""
+    free = free_device_bytes()
+    return free is None or 4 * rows * (2 * t.state_dim + 3 * t.action_dim) < 0.9 * free

@@ -1,0 +1,240 @@
+"""Logged transitions: where episodes end, which row follows which, validated once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kmifqe.errors import InputError
+from kmifqe.mdp.columns import Columns, columns_from_arrays, row_slices
+
+# Of a column's largest size. A compiler that works out one observation twice may round it in two ways; the first
+# states of two episodes are further apart.
+ROUNDING = 1e-6
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Which rows end an episode, and the successors of those that do not."""
+
+    ends: np.ndarray  # (n,) bool
+    next_states: np.ndarray  # (n, q) float32
+    next_actions: np.ndarray  # (n, d) float32
+    has_next_state: np.ndarray  # (n,) bool
+    notes: tuple[str, ...]  # what had to be decided, one sentence each
+
+
+def align(log: Columns, *, max_episode_steps: int | None = None, check_finite: bool = True) -> Alignment:
+    """Cut a flat log into episodes; a row is followed by its episode's next row, never by another's first."""
+    notes: list[str] = []
+    ends = log.terminated | log.cut
+    ends[-1] = True
+    next_states, logged = log.next_states, None
+    if next_states is not None:
+        logged, broken = _compare_with_next_rows(log, next_states, ends, check_finite)
+        notes += _unmarked_ends_note(log, broken, int((~ends).sum()))
+        ends |= broken
+    if max_episode_steps:
+        notes += _cut_long_episodes(ends, max_episode_steps)
+    inside = ~ends
+    if next_states is None or logged is None:
+        next_states, logged = _rows_that_follow(log.states, inside), inside
+    return Alignment(ends, next_states, _rows_that_follow(log.actions, inside), logged, tuple(notes))
+
+
+def _rows_that_follow(values: np.ndarray, inside: np.ndarray) -> np.ndarray:
+    """Return row i + 1 of `values` on every row i that has a successor, and zeros elsewhere."""
+    following = np.zeros_like(values)
+    for rows in row_slices(len(values) - 1, values.itemsize * values.shape[1]):
+        np.copyto(following[rows], values[rows.start + 1 : rows.stop + 1], where=inside[rows, None])
+    return following
+
+
+def _compare_with_next_rows(
+    log: Columns, next_states: np.ndarray, ends: np.ndarray, check_finite: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return which rows have a logged next state, and which unmarked rows are not followed by it.
+
+    A next state that was not logged (a row of NaN where an episode ends) is set to zeros.
+    """
+    n = len(next_states)
+    logged, broken = np.ones(n, bool), np.zeros(n, bool)
+    sizes: np.ndarray | None = None  # of the columns; a log whose ends are all marked needs none
+    for rows in row_slices(n, 3 * next_states.itemsize * next_states.shape[1]):
+        block, marked = next_states[rows], ends[rows]
+        finite = np.isfinite(block).all(axis=1)
+        absent = np.isnan(block).all(axis=1) & (marked | (not log.cuts_are_marked))
+        wrong = ~finite & ~absent
+        if check_finite and wrong.any():
+            raise InputError(
+                f"{log.name}: next_observations holds NaN or infinity at row "
+                f"{rows.start + int(np.argmax(wrong))}; expected finite numbers, or a row of NaN where an "
+                "episode ends and its last state was not logged"
+            )
+        following = log.states[rows.start + 1 : rows.stop + 1]
+        differs = (block[: len(following)] != following).any(axis=1) & ~marked[: len(following)]
+        if differs.any():
+            sizes = _column_sizes(log.states) if sizes is None else sizes
+            with np.errstate(invalid="ignore"):  # a state that is not finite is no rounding of another
+                gaps = np.abs(block[: len(following)][differs] - following[differs])
+            differs[differs] = ~(gaps <= ROUNDING * sizes).all(axis=1)
+        if not check_finite:  # a broken state says nothing about where its episode began
+            differs &= np.isfinite(following).all(axis=1)
+        broken[rows][: len(following)] = differs & (finite | absent)[: len(following)]
+        logged[rows] = ~absent
+        block[absent] = 0.0
+    return logged, broken
+
+
+def _column_sizes(states: np.ndarray) -> np.ndarray:
+    """Return the largest finite size in each column."""
+    sizes = np.zeros(states.shape[1], states.dtype)
+    for rows in row_slices(len(states), 2 * states.itemsize * states.shape[1]):
+        block = np.abs(states[rows])
+        np.maximum(sizes, np.max(block, axis=0, initial=0.0, where=np.isfinite(block)), out=sizes)
+    return sizes
+
+
+def _unmarked_ends_note(log: Columns, broken: np.ndarray, unmarked: int) -> list[str]:
+    count = int(broken.sum())
+    if count == 0:
+        return []
+    if count > unmarked / 2:
+        raise InputError(
+            f"{log.name}: next_observations differs from the following row's observations in {count:,} of "
+            f"{unmarked:,} rows inside episodes, first at row {int(np.argmax(broken))}; expected rows in "
+            "time order (if they are, drop next_observations)"
+        )
+    if not log.cuts_are_marked:
+        return [
+            f"timeouts is missing; {count:,} episode ends were found where next_observations leaves the log"
+        ]
+    return [
+        f"{count:,} episode ends were not marked: the following row does not begin at next_observations there"
+    ]
+
+
+def _cut_long_episodes(ends: np.ndarray, max_episode_steps: int) -> list[str]:
+    last_rows = np.flatnonzero(ends)
+    first_rows = np.concatenate(([0], last_rows[:-1] + 1))
+    long = last_rows - first_rows + 1 > max_episode_steps
+    for first, last in zip(first_rows[long], last_rows[long]):
+        ends[first + max_episode_steps - 1 : last : max_episode_steps] = True
+    added = int(ends.sum()) - len(last_rows)
+    return [f"{added:,} episodes were cut after max_episode_steps = {max_episode_steps:,}"] if added else []
+
+
+@dataclass(frozen=True)
+class Transitions:
+    """A log of n steps in time order, episode after episode.
+
+    `terminated` marks rows after which the environment itself ended (never bootstrap past them); `truncated`
+    marks the last row of an episode that was merely cut (time limit, end of the log): its value goes on.
+    """
+
+    states: np.ndarray  # (n, q) float32
+    actions: np.ndarray  # (n, d) float32, as logged
+    rewards: np.ndarray  # (n,) float32
+    next_states: np.ndarray  # (n, q) float32; zeros where has_next_state is False
+    next_actions: np.ndarray  # (n, d) float32; zeros where has_next_action is False
+    terminated: np.ndarray  # (n,) bool
+    truncated: np.ndarray  # (n,) bool
+    has_next_state: (
+        np.ndarray
+    )  # (n,) bool: s' was logged (not so on the last row of a cut episode in a flat log)
+    has_next_action: np.ndarray  # (n,) bool: a' was logged at s' in the same episode
+    episode: np.ndarray  # (n,) int32, 0-based
+    log_mu: np.ndarray | None = None  # (n,) or (n, d) float32: logged log-density of `actions`, if any
+    name: str = "arrays"
+    notes: tuple[
+        str, ...
+    ] = ()  # what the reader had to decide (unmarked episode ends, ...), one sentence each
+
+    @classmethod
+    def from_arrays(
+        cls,
+        observations: np.ndarray,
+        actions: np.ndarray,
+        rewards: np.ndarray,
+        terminals: np.ndarray,
+        timeouts: np.ndarray | None = None,
+        next_observations: np.ndarray | None = None,
+        action_log_probs: np.ndarray | None = None,
+        *,
+        name: str = "arrays",
+    ) -> Transitions:
+        """Build from flat arrays in time order with D4RL's field names.
+
+        An episode ends where `terminals` or `timeouts` is set; the last row of the log ends one too. A state
+        follows its predecessor only inside an episode: the row after an end is another episode's first state
+        and is never read as a next state. `next_observations`, where given, is the next state on every row; a
+        row that it shows not to be followed by the next row ends an episode too. A row of NaN in it, where an
+        episode ends, says that the last state was not logged.
+        """
+        given = {
+            "observations": observations,
+            "actions": actions,
+            "rewards": rewards,
+            "terminals": terminals,
+            "timeouts": timeouts,
+            "next_observations": next_observations,
+            "action_log_probs": action_log_probs,
+        }
+        arrays = {field: np.asarray(array) for field, array in given.items() if array is not None}
+        return cls.from_columns(columns_from_arrays(arrays, name))
+
+    @classmethod
+    def from_columns(
+        cls, columns: Columns, *, max_episode_steps: int | None = None, check_finite: bool = True
+    ) -> Transitions:
+        """Build from a checked flat log by cutting it into episodes."""
+        alignment = align(columns, max_episode_steps=max_episode_steps, check_finite=check_finite)
+        ends = alignment.ends
+        episode = np.zeros(len(ends), np.int32)
+        np.cumsum(ends[:-1], out=episode[1:])
+        return cls(
+            states=columns.states,
+            actions=columns.actions,
+            rewards=columns.rewards,
+            next_states=alignment.next_states,
+            next_actions=alignment.next_actions,
+            terminated=columns.terminated,
+            truncated=ends & ~columns.terminated,
+            has_next_state=alignment.has_next_state,
+            has_next_action=~ends,
+            episode=episode,
+            log_mu=columns.log_mu,
+            name=columns.name,
+            notes=alignment.notes,
+        )
+
+    def __len__(self) -> int:
+        return len(self.rewards)
+
+    @property
+    def state_dim(self) -> int:
+        """q, the width of a state."""
+        return self.states.shape[1]
+
+    @property
+    def action_dim(self) -> int:
+        """d, the width of an action."""
+        return self.actions.shape[1]
+
+    @property
+    def first_rows(self) -> np.ndarray:
+        """Row numbers at which episodes begin."""
+        return np.flatnonzero(np.diff(self.episode, prepend=-1))
+
+    @property
+    def n_episodes(self) -> int:
+        """How many episodes the log holds."""
+        return int(self.episode[-1]) + 1
+
+    def __repr__(self) -> str:
+        return (
+            f"Transitions({self.name}: {len(self):,} steps in {self.n_episodes:,} episodes, "
+            f"states {self.state_dim}, actions {self.action_dim}, {int(self.terminated.sum()):,} terminated, "
+            f"{int(self.truncated.sum()):,} truncated{'' if self.log_mu is None else ', logged densities'})"
+        )

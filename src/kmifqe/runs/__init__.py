@@ -1,6 +1,0 @@
-"""Run directories: what a run has reached, kept so that it survives kills, full disks and lost power."""
-
-from kmifqe.runs.checkpoints import CheckpointFolder, Interrupted
-from kmifqe.runs.directory import RunDirectory, open_run
-
-__all__ = ["CheckpointFolder", "Interrupted", "RunDirectory", "open_run"]

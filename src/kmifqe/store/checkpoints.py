@@ -1,0 +1,149 @@
+"""A folder with a fit's last two snapshots."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kmifqe.errors import InputError
+from kmifqe.estimators.fit import Plan, Snapshot
+from kmifqe.io.files import disk_sentence, make_directory, remove_leftovers
+from kmifqe.mdp.problem import Problem
+from kmifqe.store.archive import DamagedError, read_archive, write_archive
+from kmifqe.store.identity import differences, fingerprint, identity
+
+SCHEMA = "kmifqe.checkpoint/1"
+KEPT = 2  # if the newest is damaged, the one before is there
+SAVE_SECONDS = 30.0
+COST_SHARE = 0.01  # a save waits until the last one's cost is below this share of the time since
+
+
+class Interrupted(Exception):
+    """A fit was asked to stop, and stopped after saving what it had reached."""
+
+    def __init__(self, estimator: str, snapshot: Snapshot | None, steps: int) -> None:
+        super().__init__(f"{estimator}: stopped as asked")
+        self.estimator = estimator
+        self.snapshot = snapshot  # None: it had not begun
+        self.steps = steps
+
+
+class CheckpointFolder:
+    """Keeps a fit's last two snapshots in a folder; give it to `fit` as `checkpoints`.
+
+    A snapshot is written when `save_seconds` have passed since the last and its cost is below 1 % of that time;
+    with `save_seconds=0`, at every record a restart can begin from. When `stop_asked` says so, one is written and
+    Interrupted raised. `warn` is told of damaged files and of anything that may change the last bits.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        save_seconds: float = SAVE_SECONDS,
+        stop_asked: Callable[[], bool] = lambda: False,
+        warn: Callable[[str], None] = lambda sentence: None,
+        data: dict[str, Any] | None = None,
+    ) -> None:
+        self._folder = Path(folder)
+        self._save_seconds = save_seconds
+        self._stop_asked = stop_asked
+        self._warn = warn
+        self._data = data  # the problem's fingerprint, where the caller has it already
+        self._identity: dict[str, Any] = {}
+        self._steps = 0
+        self._good: list[Path] = []
+        self._saved_at = time.perf_counter()
+        self._cost = 0.0
+        self.saves = 0
+        self.seconds = 0.0  # spent on saving, all in all
+
+    def restore(self, plan: Plan, problem: Problem) -> Snapshot | None:
+        """Return the newest undamaged snapshot of this plan and problem; None where there is none.
+
+        Raises InputError where the folder holds another plan's or other data's.
+        """
+        data = fingerprint(problem) if self._data is None else self._data
+        self._identity, self._steps = identity(plan, data), plan.steps
+        self._saved_at = time.perf_counter()
+        for path in self._newest_first():
+            try:
+                snapshot, stored = read_snapshot(path)
+            except DamagedError as error:
+                self._warn(f"{error}; going back to the one before")
+                continue
+            for warning in differences(stored, self._identity, path):
+                self._warn(warning)
+            self._good = [path]
+            return snapshot
+        return None
+
+    def due(self, step: int) -> bool:
+        """Return whether enough time has passed since the last save, or a stop was asked for."""
+        if self._stop_asked() or self._save_seconds == 0:
+            return True
+        passed = time.perf_counter() - self._saved_at
+        return passed >= max(self._save_seconds, self._cost / COST_SHARE)
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Write the snapshot, remove all but the last two, and stop the fit if that was asked for."""
+        started = time.perf_counter()
+        path = self._folder / f"step-{snapshot.step:012d}.safetensors"
+        make_directory(self._folder)
+        _write_snapshot(path, snapshot, self._identity)
+        self._good = [*(good for good in self._good if good != path), path][-KEPT:]
+        with disk_sentence(self._folder):
+            for other in self._newest_first():
+                if other not in self._good:
+                    other.unlink()
+        self._saved_at = time.perf_counter()
+        self._cost = self._saved_at - started
+        self.saves += 1
+        self.seconds += self._cost
+        if self._stop_asked() and snapshot.step < self._steps:
+            raise Interrupted(self._identity["plan"]["estimator"], snapshot, self._steps)
+
+    def clear(self) -> None:
+        """Remove the snapshots and the folder: the fit is finished and kept elsewhere."""
+        if self._folder.is_dir():
+            with disk_sentence(self._folder):
+                for path in self._newest_first():
+                    path.unlink()
+                remove_leftovers(self._folder)
+                self._folder.rmdir()
+
+    def _newest_first(self) -> list[Path]:
+        return sorted(self._folder.glob("step-*.safetensors"), reverse=True)
+
+
+def read_snapshot(path: Path) -> tuple[Snapshot, dict[str, Any]]:
+    """Return a snapshot and the identity of its fit; DamagedError, or InputError for another schema."""
+    arrays, described = read_archive(path)
+    if described.get("schema") != SCHEMA:
+        raise InputError(
+            f"{path}: its schema is {described.get('schema')!r}, this version reads {SCHEMA!r}; go on with the "
+            "version that wrote it, or --force to start again"
+        )
+
+    def under(prefix: str) -> dict[str, Any]:
+        return {name[len(prefix) :]: array for name, array in arrays.items() if name.startswith(prefix)}
+
+    snapshot = Snapshot(
+        step=described["step"],
+        state=under("state"),
+        recorded_steps=arrays["recorded_steps"],
+        trajectory=arrays["trajectory"],
+        infos=under("info."),
+        seconds=described["seconds"],
+    )
+    return snapshot, described["identity"]
+
+
+def _write_snapshot(path: Path, snapshot: Snapshot, of: dict[str, Any]) -> None:
+    arrays = {f"state{name}": leaf for name, leaf in snapshot.state.items()}
+    arrays |= {f"info.{name}": series for name, series in snapshot.infos.items()}
+    arrays |= {"recorded_steps": snapshot.recorded_steps, "trajectory": snapshot.trajectory}
+    described = {"schema": SCHEMA, "step": snapshot.step, "seconds": snapshot.seconds, "identity": of}
+    write_archive(path, arrays, described)
