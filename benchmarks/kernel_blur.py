@@ -18,8 +18,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from kmifqe.maths.kernel import clipped_weight
-from kmifqe.worlds import pendulum
-from kmifqe.worlds.pendulum_policies import controller_of, jax_actor
+from kmifqe.worlds.pendulum import value_of_states
+from kmifqe.worlds.pendulum_dynamics import MAX_TORQUE, observe, reset, step
+from kmifqe.worlds.pendulum_policies import (
+    PendulumBehavior,
+    controller_of,
+    jax_actor,
+    load_pendulum_actors,
+    with_dummies,
+)
 
 GAMMA = 0.95
 DUMMIES = 1
@@ -28,8 +35,8 @@ STEPS = 160  # γ^160 = 0.0003
 STRETCH = 11**0.25  # of L's axes at the metric's largest condition number, 1 + 1/floor at the floor of 0.1
 NO_CLIP = (0.0, math.inf)
 
-TARGET, MEAN = pendulum.load_pendulum_actors()
-BEHAVIOR = pendulum.PendulumBehavior(MEAN, DUMMIES)
+TARGET, MEAN = load_pendulum_actors()
+BEHAVIOR = PendulumBehavior(MEAN, DUMMIES)
 
 
 @partial(jax.jit, static_argnames=("clip", "candidates"))
@@ -38,7 +45,7 @@ def blurred_value(
 ) -> jax.Array:
     """Return V of each first state under the policy that the weights make, L = diag(stretch, 1/stretch)."""
     behavior, target, mean = controller_of(BEHAVIOR), jax_actor(TARGET), jax_actor(MEAN)
-    half, axes = pendulum.MAX_TORQUE, jnp.array([stretch, 1.0 / stretch])
+    half, axes = MAX_TORQUE, jnp.array([stretch, 1.0 / stretch])
 
     # In half action ranges, as h is. PendulumBehavior's own density is NumPy's and cannot be scanned.
     def log_mu(observations: jax.Array, actions: jax.Array) -> jax.Array:
@@ -51,7 +58,7 @@ def blurred_value(
     def advance(carry: tuple[jax.Array, ...], step_key: jax.Array) -> tuple[tuple[jax.Array, ...], None]:
         state, value, discount = carry
         draw_key, choose_key = jax.random.split(step_key)
-        seen = pendulum.observe(state)
+        seen = observe(state)
         middle = jnp.concatenate([target(seen), jnp.zeros((len(state), DUMMIES))], axis=1)
 
         def weighted(one_key: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -62,7 +69,7 @@ def blurred_value(
 
         actions, weights = jax.vmap(weighted)(jax.random.split(draw_key, candidates))
         chosen = jax.random.categorical(choose_key, jnp.log(weights), axis=0)
-        state, reward, _ = pendulum.step(state, actions[chosen, jnp.arange(len(state))])
+        state, reward, _ = step(state, actions[chosen, jnp.arange(len(state))])
         return (state, value + discount * (1.0 - GAMMA) * reward, discount * GAMMA), None
 
     begin = (start, jnp.zeros(len(start)), jnp.float32(1.0))
@@ -79,10 +86,8 @@ def main() -> None:
     )
     candidates = parser.parse_args().candidates
     reset_key, key = jax.random.split(jax.random.key(0))
-    start = pendulum.reset(reset_key, EPISODES)  # the first states of the log of seed 0
-    exact = pendulum.value_of_states(
-        np.asarray(pendulum.observe(start)), pendulum.with_dummies(TARGET, DUMMIES), GAMMA
-    )
+    start = reset(reset_key, EPISODES)  # the first states of the log of seed 0
+    exact = value_of_states(np.asarray(observe(start)), with_dummies(TARGET, DUMMIES), GAMMA)
     print(f"V(π̃) {exact.mean():.3f} at the logged first states\n   h   L axes      clip          V − V(π̃)")
     for h, stretch, clip in (
         (0.060, STRETCH, (1e-3, 2.0)),

@@ -9,7 +9,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from kmifqe.maths.fused.device import has_tensor_cores
+from kmifqe.maths.fused import has_tensor_cores
 from records import Row, number
 from timing import medians
 

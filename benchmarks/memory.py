@@ -5,7 +5,7 @@
 
 The log is written in pieces to a temporary directory and read by a process of its own, whose peak resident
 memory is read after every phase. Networks are narrow and steps few: neither changes memory per transition.
-What a fit took stands beside what was foreseen. On Linux each phase has a peak of its own.
+What a fit took stands beside the forecast. On Linux each phase has a peak of its own.
 """
 
 from __future__ import annotations
@@ -94,17 +94,20 @@ def write_log(path: Path, rows: int, states: int, actions: int) -> None:
 
 
 def run_phases(path: Path, estimator_name: str, hidden: int) -> None:
-    """Print, phase by phase, seconds, resident bytes, the phase's peak and what was foreseen, as JSON."""
-    from kmifqe.behavior.gaussian import GaussianBehavior
+    """Print, phase by phase, seconds, resident bytes, the phase's peak and the forecast, as JSON."""
+    from kmifqe.behavior import GaussianBehavior
     from kmifqe.estimators import fit
-    from kmifqe.estimators.forecast import foresee
+    from kmifqe.estimators.fit import make_plan
+    from kmifqe.estimators.forecast import make_forecast
     from kmifqe.io.logs.load import load_dataset
     from kmifqe.mdp.problem import Problem
 
     started, phases = time.perf_counter(), []
 
-    def done(phase: str, foreseen: int = 0) -> None:
-        phases.append((phase, time.perf_counter() - started, resident_bytes(), recent_peak_bytes(), foreseen))
+    def done(phase: str, forecast_bytes: int = 0) -> None:
+        phases.append(
+            (phase, time.perf_counter() - started, resident_bytes(), recent_peak_bytes(), forecast_bytes)
+        )
         forget_peak()
 
     done("start")
@@ -122,20 +125,24 @@ def run_phases(path: Path, estimator_name: str, hidden: int) -> None:
     done("log given up")
     estimator = small_estimator(estimator_name, hidden)
     for seeds in (1, 3):
-        forecast = foresee(estimator, problem, seeds=seeds, steps=2, timed=False)
-        fit(estimator, problem, seeds=seeds, steps=2)
+        plan = make_plan(estimator, problem, seeds=seeds, steps=2)
+        forecast = make_forecast(estimator, problem, plan, timed=False)
+        fit(estimator, problem, plan)
         done(f"fit, {seeds} seed{'s' * (seeds > 1)}", forecast.device)
     print(json.dumps(phases))
 
 
 def small_estimator(name: str, hidden: int) -> Estimator:
-    from kmifqe.estimators import ESTIMATORS
+    from kmifqe.estimators import entry_named
 
-    make, config = ESTIMATORS[name]
+    entry = entry_named(name)
     settings = {"hidden": hidden, "batch": 256}
-    if hasattr(config, "target_period"):
+    if hasattr(entry.config, "target_period"):
         settings["target_period"] = 2  # so that two steps hold a refresh
-    return make(replace(config, **settings))
+    for begins in ("bias_step", "average_step"):
+        if getattr(entry.config, begins, 0):
+            settings[begins] = 1
+    return entry.make(replace(entry.config, **settings))
 
 
 def shapes_of_problem(rows: int, states: int, actions: int) -> Problem:
@@ -181,7 +188,7 @@ def print_table() -> None:
     """Print what a transition and a seed take, from the shapes of the real programs."""
     import jax
 
-    from kmifqe.estimators import ESTIMATORS, make_estimator
+    from kmifqe.estimators import entries, make_estimator
     from kmifqe.mdp.problem import WIDE
 
     table = Table("bytes", *(f"({q}, {d})" for q, d in SIZES))
@@ -194,15 +201,15 @@ def print_table() -> None:
     for label, count in per_row.items():
         table.add_row(label, *(f"{(count(b) - count(a)) / (many - few):.0f}" for a, b in problems.values()))
     key = jax.random.key(0)
-    for name in ESTIMATORS:
-        estimator = make_estimator(name, "mujoco", [], None)
+    for entry in entries():
+        estimator = make_estimator(entry.name, "mujoco", [], None)
         sizes = [
             [bytes_of(jax.eval_shape(estimator.init, key, p)) for p in pair] for pair in problems.values()
         ]
         slopes = [(b - a) / (many - few) for a, b in sizes]
-        table.add_row(f"{name}, a transition and seed", *(f"{slope:.0f}" for slope in slopes))
+        table.add_row(f"{entry.name}, a transition and seed", *(f"{slope:.0f}" for slope in slopes))
         fixed = (a - slope * few for (a, _), slope in zip(sizes, slopes))
-        table.add_row(f"{name}, a seed", *(f"{each / 1e6:.1f} MB" for each in fixed))
+        table.add_row(f"{entry.name}, a seed", *(f"{each / 1e6:.1f} MB" for each in fixed))
     Console().print(table)
 
 
@@ -233,12 +240,12 @@ def main() -> None:
         size = path.stat().st_size
         arguments = ("--read", str(path), "--estimator", options.estimator, "--hidden", str(options.hidden))
         phases = json.loads(child(*arguments))
-    table = Table("phase", "seconds", "left at its end", "its peak", "bytes a transition", "foreseen")
+    table = Table("phase", "seconds", "left at its end", "its peak", "bytes a transition", "forecast")
     before = phases[0][3]
-    for phase, seconds, resident, peak, foreseen in phases:
+    for phase, seconds, resident, peak, forecast_bytes in phases:
         row = [f"{seconds:.0f}", *(f"{part / GIB:.2f} GiB" for part in (resident, peak))]
         # The interpreter and its libraries were there before the data.
-        expected = f"{(before + foreseen) / GIB:.2f} GiB" if foreseen else ""
+        expected = f"{(before + forecast_bytes) / GIB:.2f} GiB" if forecast_bytes else ""
         table.add_row(phase, *row, f"{(peak - before) / options.rows:.0f}", expected)
     Console().print(
         f"{options.rows:,} transitions of ({options.states}, {options.actions}), {size / GIB:.2f} GiB on disk, "

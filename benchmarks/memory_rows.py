@@ -19,7 +19,7 @@ def rows(quick: bool) -> list[Row]:
         small, large = shapes_of_problem(FEW, q, d), shapes_of_problem(MANY, q, d)
         of_problem = (bytes_of(large) - bytes_of(small)) / (MANY - FEW)
         state = jax.eval_shape(make_estimator("kmifqe", "mujoco").init, jax.random.key(0), large)
-        of_seed = bytes_of(state.ahead) / MANY + bytes_of(state.envelope) / MANY
+        of_seed = bytes_of(state.table) / MANY + bytes_of(state.envelope) / MANY
         formula = 8 * q + 16 * d + 14
         what = f"({q}, {d}) data, a transition"
         result.append(Row(SECTION, what, of_problem, "bytes", of_problem / formula, "8q + 16d + 14"))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import floor
-from kmifqe.estimators.kmifqe.algorithm import KMIFQEConfig, kmifqe
+from kmifqe.estimators import KMIFQEConfig, make_kmifqe
 from machine import copies, network_dtype, network_products, on_gpu, square_products
 from problems import synthetic_problem
 from records import Row
@@ -41,23 +41,21 @@ def config_of(size: floor.Size) -> KMIFQEConfig:
 def begun(size: floor.Size) -> Run:
     """Return a fit of that size at its start, on a synthetic log."""
     config = config_of(size)
-    like = kmifqe(replace(config, hidden=16))
+    like = make_kmifqe(replace(config, hidden=16))
     problem = synthetic_problem(size.rows, size.states, size.actions)
-    return Run.begin(kmifqe(config), problem, size.seeds, like)
+    return Run.begin(make_kmifqe(config), problem, size.seeds, like)
 
 
 def measured(size: floor.Size, fit: Run, repeats: int) -> Times:
     """Return times and rates, taken in turns."""
-    count, dtype = fit.estimator.refresh_every, network_dtype()
+    count, dtype = fit.estimator.refresh.every, network_dtype()
     works = {
         "square": square_products(dtype),
         "network": network_products(size.seeds, size.batch, size.hidden, dtype),
         "copy": copies(),
     }
     calls = {name: work.call for name, work in works.items()}
-    seconds = medians(
-        {"step": partial(fit.steps, count), **calls, "refresh": partial(fit.refresh, "all")}, repeats
-    )
+    seconds = medians({"step": partial(fit.steps, count), **calls, "refresh": fit.refresh}, repeats)
     rates = {name: work.amount / seconds[name] for name, work in works.items()}
     return Times(seconds["step"] / count, seconds["refresh"], **rates)
 

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from kmifqe import Transitions
-from kmifqe.estimators.fqe import FQEConfig, fqe
+from kmifqe.estimators import FQEConfig, make_fqe
 from kmifqe.mdp.problem import Problem
 from records import Row, number
 from timing import Run, medians
@@ -29,7 +29,7 @@ def rows(quick: bool) -> list[Row]:
     log = _log()
     peer = _Peer(log)
     count = 50 if quick else 200
-    ours = Run.begin(fqe(FQEConfig()), _problem(log, peer.target), seeds=1)
+    ours = Run.begin(make_fqe(FQEConfig()), _problem(log, peer.target), seeds=1)
     batches = [peer.data.sample_transition_batch(FQEConfig().batch) for _ in range(count)]
     works: dict[str, Callable[[], Any]] = {"ours": partial(ours.steps, count)}
     for threads in sorted({1, peer.default_threads}):

@@ -47,25 +47,25 @@ def measure() -> float:
     import jax
     import jax.numpy as jnp
 
-    from kmifqe.estimators.kmifqe.algorithm import kmifqe
+    from kmifqe.estimators import make_kmifqe
     from memory import shapes_of_problem
     from near_floor import config_of, sizes
     from timing import programs
 
     size = sizes()[0]
-    estimator = kmifqe(config_of(size))
+    estimator = make_kmifqe(config_of(size))
     problem = shapes_of_problem(size.rows, size.states, size.actions)
     keys = jnp.stack([jax.random.key(seed) for seed in range(size.seeds)])
     state = jax.eval_shape(lambda k, p: programs._init(estimator, k, p), keys, problem)
+    refresh = estimator.refresh
+    assert refresh is not None
     step = jax.ShapeDtypeStruct((), jnp.int32)
     clock = time.perf_counter()
     programs._init.lower(estimator, keys, problem).compile()
-    programs._run_steps.lower(estimator, estimator.refresh_every, keys, state, problem, step).compile()
-    for kind in sorted(
-        {estimator.refresh_kind(n) for n in (estimator.refresh_every, estimator.restart_every)}
-    ):
-        programs._refresh.lower(estimator.refresh, kind, state, problem).compile()
-    programs._values.lower(estimator, state, problem).compile()
+    programs._run_steps.lower(estimator, refresh.every, keys, state, problem, step).compile()
+    for kind in sorted({refresh.kind(n) for n in (refresh.every, refresh.restart_every)}):
+        programs._refresh.lower(refresh.run, kind, state, problem).compile()
+    programs._values.lower(estimator.value, state, problem).compile()
     return time.perf_counter() - clock
 
 

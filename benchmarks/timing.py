@@ -52,7 +52,7 @@ class Run:
             return cls(estimator, problem, keys, programs._init(estimator, keys, problem))
         state = programs._init(estimator, keys, problem.head(1024))
         about_rows = programs._init(like, keys, problem)
-        fields = ("ahead", "envelope", "h", "log_h")
+        fields = ("table", "envelope", "h", "log_h")
         return cls(
             estimator, problem, keys, state._replace(**{name: getattr(about_rows, name) for name in fields})
         )
@@ -64,9 +64,11 @@ class Run:
         self.state, _ = programs._run_steps(*args)
         return self.state
 
-    def refresh(self, kind: str = "all") -> Any:
-        """Refresh once."""
-        self.state = programs._refresh(self.estimator.refresh, kind, self.state, self.problem)
+    def refresh(self) -> Any:
+        """Refresh once, with new metrics."""
+        refresh = self.estimator.refresh
+        kind = refresh.kind(refresh.restart_every)
+        self.state = programs._refresh(refresh.run, kind, self.state, self.problem)
         return self.state
 
     def period(self, steps: int) -> Any:

@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kmifqe.maths.kernel import kernel_roughness, leading_order_mse, optimal_bandwidth
+from kmifqe.maths.kernel import kernel_roughness, optimal_bandwidth
 from kmifqe.maths.metric import metric_root
-from kmifqe.maths.sampling import resample
 from kmifqe.worlds.lqr import LQR
+from maths.formulas import leading_order_mse, resample
 from theory_setting import (
     BLOCK,
     BLOCKS,

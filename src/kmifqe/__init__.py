@@ -7,10 +7,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from kmifqe.api import evaluate
     from kmifqe.behavior import GaussianBehavior, Logged
     from kmifqe.errors import InputError
-    from kmifqe.estimators import Estimate, FQEConfig, KMIFQEConfig, SRDICEConfig, fit, fqe, kmifqe, sr_dice
-    from kmifqe.evaluation import evaluate
+    from kmifqe.estimators import Estimate, FQEConfig, KMIFQEConfig, SRDICEConfig, fit
+    from kmifqe.estimators import make_fqe as fqe
+    from kmifqe.estimators import make_kmifqe as kmifqe
+    from kmifqe.estimators import make_sr_dice as sr_dice
     from kmifqe.io.logs.load import load_dataset
     from kmifqe.io.policies.load import load_policy
     from kmifqe.mdp.problem import Problem
@@ -55,16 +58,19 @@ _NAMES_OF = {
         "kmifqe",
         "sr_dice",
     ),
-    "evaluation": ("evaluate",),
+    "api": ("evaluate",),
     "report.result": ("Result",),
 }
+
+# The factories have other names inside, where `kmifqe.estimators.kmifqe` and its neighbours are modules.
+_CALLED = {"fqe": "make_fqe", "kmifqe": "make_kmifqe", "sr_dice": "make_sr_dice"}
 
 
 def __getattr__(name: str) -> object:
     """Return a public name, or a module that holds some, on first use."""
     for module, names in _NAMES_OF.items():
         if name in names:
-            value: object = getattr(import_module(f"kmifqe.{module}"), name)
+            value: object = getattr(import_module(f"kmifqe.{module}"), _CALLED.get(name, name))
             globals()[name] = value
             return value
         if name == module:

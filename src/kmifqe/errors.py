@@ -23,29 +23,25 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in text)
 
 
-# Real logs compress 1-3 times (flags alone a thousand); a whole file beyond a hundred is not a log.
-MAX_EXPANSION = 100
-FREE_BYTES = 16 * 2**20
-
-
-def check_declared_bytes(declared: int, stored: int, name: str, what: str) -> None:
-    """Refuse a file whose headers declare more than 16 MiB + 100 times the bytes it has on disk."""
-    allowed = FREE_BYTES + MAX_EXPANSION * stored
-    if declared > allowed:
-        raise InputError(
-            f"{name}: {what} declares {declared:,} bytes, but the file has {stored:,}; "
-            f"expected at most {MAX_EXPANSION} times the file's size"
-        )
-
-
 def shown(text: object, most: int = 200) -> str:
-    """Return a file's or a library's own words fit for one line of a message: printable, and not long."""
-    return printable(" ".join(str(text)[: 10 * most].split())[:most])
+    """Return a file's or a library's own text for one line of a message: printable, and `most` letters at most."""
+    line = " ".join(str(text)[: 10 * most].split())
+    return printable(line[:most]) + ("..." if len(line) > most else "")
+
+
+def listed(names: Iterable[object], most: int = 12) -> str:
+    """Return the first `most` of a file's own names in order, for a message; "nothing" where there are none."""
+    return ", ".join(shown(name, 40) for name in sorted(map(str, names))[:most]) or "nothing"
 
 
 @contextmanager
 def sentence_for(path: Path | str, expected: str, errors: Iterable[type[BaseException]]) -> Iterator[None]:
-    """Turn a library's errors on a broken file into an InputError that names the file."""
+    """Turn a library's errors on a broken file into an InputError.
+
+    path: the file, for the message.
+    expected: what the file was read as, for the message: "an HDF5 file".
+    errors: the exceptions that mean a broken file.
+    """
     try:
         yield
     except InputError:

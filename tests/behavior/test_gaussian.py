@@ -81,9 +81,9 @@ def test_satisfies_the_protocols():
     [
         ({"std": 0.0}, "std is 0"),
         ({"std": float("nan")}, "std is nan"),
-        ({"std": (0.1, 0.2, 0.3)}, "std has shape"),
+        ({"std": (0.1, 0.2, 0.3)}, "std is"),
         ({"uniform_share": 1.5}, "uniform_share is 1.5"),
-        ({"low": [-1.0], "high": [1.0, 1.0]}, "low has shape"),
+        ({"low": [-1.0], "high": [1.0, 1.0]}, "numbers in low"),
         ({"low": [1.0, 1.0], "high": [1.0, 2.0]}, "low below high"),
     ],
 )

@@ -4,7 +4,7 @@ import sys
 import numpy as np
 import pytest
 
-from kmifqe.behavior import Fit, GaussianBehavior, Logged, TanhMixture, parse_behavior
+from kmifqe.behavior import FitRequest, GaussianBehavior, Logged, TanhMixture, parse_behavior
 from kmifqe.behavior.load import CheckedBehavior
 from kmifqe.behavior.mixture import init_network
 from kmifqe.behavior.support import make_support
@@ -81,7 +81,7 @@ def test_the_caller_may_load_the_policy(actor_path):
 
 def test_words_stand_for_themselves():
     assert isinstance(parse_behavior("logged"), Logged)
-    assert isinstance(parse_behavior(" fit "), Fit)
+    assert isinstance(parse_behavior(" fit "), FitRequest)
 
 
 def test_module_and_function_is_a_plugin():

@@ -75,7 +75,7 @@ def test_a_mixture_is_a_behavior_but_not_a_product():
 
 
 def test_a_failed_save_is_one_sentence_and_leaves_nothing(tmp_path):
-    with pytest.raises(InputError, match="cannot write"):
+    with pytest.raises(InputError, match="cannot be written"):
         MIXTURE.save(tmp_path / "missing" / "behavior.safetensors")
     assert not list(tmp_path.iterdir())
 

@@ -82,9 +82,9 @@ def test_share_on_bound_counts_both_ends():
     ("low", "high", "named"),
     [
         ([0.0], None, "one of low and high is missing"),
-        ([0.0, 0.0], [1.0, 0.0], "low is not below high"),
-        ([0.0, 0.0, 0.0], [1.0, 1.0, 1.0], "expected 2 finite numbers"),
-        ([-np.inf, 0.0], [1.0, 1.0], "expected 2 finite numbers"),
+        ([0.0, 0.0], [1.0, 0.0], "low below high"),
+        ([0.0, 0.0, 0.0], [1.0, 1.0, 1.0], "each of 2 dimensions"),
+        ([-np.inf, 0.0], [1.0, 1.0], "each of 2 dimensions"),
     ],
 )
 def test_a_wrong_box_is_named(low, high, named):

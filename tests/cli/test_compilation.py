@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from kmifqe.cli.compilation import VARIABLE, keep_compiled_programs
+from kmifqe.cli.session import CACHE_VARIABLE, keep_compiled_programs
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def folder_before() -> Iterator[str | None]:
 def test_the_users_cache_folder_is_used(
     folder_before: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv(CACHE_VARIABLE, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     keep_compiled_programs()
     assert jax.config.jax_compilation_cache_dir == str(tmp_path / "kmifqe" / "compiled")
@@ -31,6 +31,6 @@ def test_the_users_cache_folder_is_used(
 def test_a_users_own_choice_is_left_alone(
     folder_before: str | None, choice: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(VARIABLE, choice)
+    monkeypatch.setenv(CACHE_VARIABLE, choice)
     keep_compiled_programs()
     assert jax.config.jax_compilation_cache_dir == folder_before

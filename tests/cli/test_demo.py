@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-import kmifqe.experiments.demo as experiment
-from kmifqe.experiments.demo import DemoConfig
+import kmifqe.experiments.pendulum as experiment
+from kmifqe.experiments.pendulum import DemoConfig
 
 
 def test_the_demo_has_the_four_estimators():
@@ -23,12 +23,12 @@ def test_demo_compares_estimators_with_the_truth(kmifqe_command, tmp_path, monke
     result = json.loads((tmp_path / "demo" / "result.json").read_text())
     names = [estimate["estimator"] for estimate in result["estimates"]]
     assert names == ["kmifqe", "fqe"]
-    truth = result["truth"]
-    assert truth["population"]["value"] == pytest.approx(
-        -3.77, abs=5 * truth["population"]["standard_error"] + 0.01
-    )
-    assert truth["behavior"]["value"] < truth["population"]["value"] - 1
-    assert f"{truth['logged_first_states']:.3f}" in done.out
+    truth, behavior = result["extra"]["truth"], result["extra"]["behavior"]
+    assert truth["value"] == pytest.approx(-3.77, abs=5 * truth["standard_error"] + 0.01)
+    assert behavior["value"] < truth["value"] - 1
+    assert result["references"]["behaviour"] == behavior["value"]
+    assert f"{result['references']['truth']:.3f}" in done.out
+    assert result["question"]["behavior"] == "torques U, dummies U"  # who really collected the log
     for name in names:
         assert name in done.out
     assert {p.name for p in (tmp_path / "demo").iterdir()} == {

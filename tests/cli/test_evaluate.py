@@ -1,19 +1,16 @@
-import inspect
 import json
 import re
 import subprocess
 import sys
-from dataclasses import fields
 
 import jax
 import numpy as np
 import pytest
 
+from kmifqe import api
 from kmifqe.cli import evaluate
-from kmifqe.cli.evaluation import Asked
-from kmifqe.estimators import ESTIMATORS, PRESETS
+from kmifqe.estimators import PRESETS
 from kmifqe.store.checkpoints import SAVE_SECONDS
-from kmifqe.store.directory import RunDirectory
 
 FAST = ("--gamma", 0.5, "--seeds", 2, "--steps", 20, "--set", "hidden=8", "--set", "batch=16")
 
@@ -45,31 +42,32 @@ def test_evaluate_prints_a_table_and_writes_the_result(kmifqe_command, tmp_path,
     )
     assert done.code == 0, done.err
     result = json.loads((out / "result.json").read_text())
-    assert result["schema"] == "kmifqe.result/2"
+    assert result["schema"] == "kmifqe.result/3"
     assert [e["estimator"] for e in result["estimates"]] == names
-    assert result["rows"]["logged"] == 120
-    assert result["rows"]["without_next_state"] == 12
+    assert result["question"]["rows"]["logged"] == 120
+    assert result["question"]["rows"]["without_next_state"] == 12
     for estimate in result["estimates"]:
         assert estimate["config"]["hidden"] == 8
         assert len(estimate["values"]) == 2
         assert estimate["value"] == pytest.approx(np.mean(estimate["values"]))
         assert estimate["discounted_return"] == pytest.approx(estimate["value"] / 0.5)
-        assert estimate["trajectory"]["step"][-1] == 20
+        assert estimate["recorded_steps"][-1] == 20
         assert estimate["estimator"] in done.out
         assert estimate["bootstrap"] is True
-        if estimate["interval"] is not None:
-            assert estimate["interval"]["low"] < estimate["value"] < estimate["interval"]["high"]
-            assert estimate["interval"]["level"] == 0.95
-    assert result["estimates"][0]["interval"] is not None
+        interval = result["intervals"][estimate["estimator"]]
+        if interval is not None:
+            assert interval["low"] < estimate["value"] < interval["high"]
+            assert interval["level"] == 0.95
+    assert result["intervals"]["kmifqe"] is not None
     assert "95 % interval" in done.out
     assert result["estimates"][3]["config"]["stages"] == [1, 5, 14]
     figures = {"trajectories.png", "bandwidth.png"}
     shown = {"report.html", "landscape.npz"}
     assert {path.name for path in out.iterdir()} == {"result.json", "run.json", "finished"} | figures | shown
     # So few steps let nothing arrive: the verdict says so, in the record, on the terminal and on the page.
-    assert result["verdict"]["word"] == "do not use"
+    assert result["verdicts"]["kmifqe"]["word"] == "do not use"
     assert set(result["verdicts"]) == {estimate["estimator"] for estimate in result["estimates"]}
-    assert result["estimates"][0]["measurements"]["effective_rows"] > 0
+    assert result["estimates"][0]["measurements"]["weights"]["effective_rows"] > 0
     assert "do not use" in done.err
     assert "do not use" in (out / "report.html").read_text()
 
@@ -82,7 +80,7 @@ def test_a_function_of_ones_own_is_a_policy(kmifqe_command, tmp_path, npz, log, 
     out = tmp_path / "own"
     done = kmifqe_command("evaluate", npz, "--policy", "my_policies:act", "-e", "fqe", "--out", out, *FAST)
     assert done.code == 0, done.err
-    assert "my_policies:act" in json.loads((out / "result.json").read_text())["policy"]
+    assert "my_policies:act" in json.loads((out / "result.json").read_text())["question"]["policy"]
 
 
 def test_the_same_command_gives_the_same_values(kmifqe_command, tmp_path, npz, actor_path):
@@ -139,10 +137,10 @@ def test_fqe_alone_needs_no_behavior(kmifqe_command, tmp_path, npz, actor_path):
     )
     assert done.code == 0, done.err
     assert "running on the CPU, " in done.err
-    foreseen = (
+    forecast = (
         r"fqe, 2 seeds, 20 steps: .* of memory \(data .*, seeds .*, working space .*\); another .* is free"
     )
-    assert re.search(foreseen, done.err)
+    assert re.search(forecast, done.err)
     assert re.search(r"fqe: 1/20 steps  .*compiling included", done.err)
     assert re.search(r"fqe: 2/20 steps  .* left", done.err)  # the second record knows how long it takes
 
@@ -150,15 +148,15 @@ def test_fqe_alone_needs_no_behavior(kmifqe_command, tmp_path, npz, actor_path):
 def test_where_the_device_gives_out_the_data_moves_to_the_host(
     kmifqe_command, tmp_path, npz, actor_path, monkeypatch
 ):
-    real, places = RunDirectory.fit, []
+    real, places = api.fit, []
 
-    def small_device(self, estimator, problem, **options):
+    def small_device(estimator, problem, **options):
         places.append(problem.is_on_host)
         if not problem.is_on_host:
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")
-        return real(self, estimator, problem.on_device(), **options)  # whose program is compiled already
+        return real(estimator, problem.on_device(), **options)  # whose program is compiled already
 
-    monkeypatch.setattr(RunDirectory, "fit", small_device)
+    monkeypatch.setattr(api, "fit", small_device)
     done = kmifqe_command(
         "evaluate", npz, "--policy", actor_path, "--out", tmp_path / "run", "-e", "fqe", *FAST
     )
@@ -180,11 +178,8 @@ def test_episodes_of_one_step_are_refused_by_kmifqe(kmifqe_command, tmp_path, lo
 
 def test_the_words_of_the_command_are_those_of_the_library():
     """They are said twice, so that --help need not wait for JAX."""
-    assert evaluate.ESTIMATORS.split(", ") == list(ESTIMATORS)
     assert evaluate.PRESETS.split(", ") == list(PRESETS)
     assert evaluate.SAVE_SECONDS == SAVE_SECONDS
-    asked = {field.name for field in fields(Asked)}
-    assert asked | {"out", "force", "resume"} == set(inspect.signature(evaluate.evaluate).parameters)
 
 
 def test_help_does_not_wait_for_jax():
@@ -247,8 +242,9 @@ def test_without_a_bootstrap_there_is_no_interval(kmifqe_command, tmp_path, npz,
         "evaluate", npz, "--policy", actor_path, "--out", out, *FAST, "-e", "fqe", "--no-bootstrap"
     )
     assert done.code == 0, done.err
-    (estimate,) = json.loads((out / "result.json").read_text())["estimates"]
-    assert (estimate["bootstrap"], estimate["interval"]) == (False, None)
+    result = json.loads((out / "result.json").read_text())
+    assert result["estimates"][0]["bootstrap"] is False
+    assert result["intervals"] == {"fqe": None}
     assert "interval" not in done.out
 
 

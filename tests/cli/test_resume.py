@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from kmifqe.behavior import FitConfig, fit_behavior
-from kmifqe.cli import density
-from kmifqe.cli.interrupts import Interrupts
+from kmifqe.behavior import fit as fitting
+from kmifqe.cli.session import Interrupts
 from kmifqe.store.directory import locked
 
 FAST = ("--gamma", 0.5, "--seeds", 2, "--steps", 20, "--set", "hidden=8", "--set", "batch=16")
@@ -72,7 +72,7 @@ def test_a_stopped_run_goes_on_with_the_same_bits(
 ):
     whole, out = tmp_path / "whole", tmp_path / "run"
     assert evaluate(whole).code == 0
-    stop_after(8)  # asked twice before the first step of FQE, then at every one of its 20 records
+    stop_after(7)  # asked once before the first step of FQE, then at every one of its 20 records
     stopped = evaluate(out)
     assert stopped.code == 130
     assert "fqe: 6 of 20 steps saved" in stopped.err
@@ -85,7 +85,7 @@ def test_a_stopped_run_goes_on_with_the_same_bits(
     assert "unfinished run; --resume" in refused.err
 
     # 14 records are left of FQE; then at the second of KMIFQE's steps 5, 10, 15, 20.
-    stop_after(2 + 14 + 2 + 2)
+    stop_after(1 + 14 + 1 + 2)
     stopped = evaluate(out, "--resume")
     assert stopped.code == 130
     assert "kmifqe-identity: 10 of 20 steps saved" in stopped.err
@@ -132,11 +132,12 @@ def test_relative_paths_are_those_of_the_first_command(
 def test_a_fitted_density_is_fitted_once(evaluate, stop_after, tmp_path, monkeypatch):
     fits = []
 
-    def quick_fit(*args, progress):
+    def quick_fit(*args):
         fits.append(1)
-        return fit_behavior(*args, FitConfig(components=(2,), hidden=(8,), steps=10), progress)
+        *data, _, progress = args
+        return fit_behavior(*data, FitConfig(components=(2,), hidden=(8,), steps=10), progress)
 
-    monkeypatch.setattr(density, "fit_behavior", quick_fit)
+    monkeypatch.setattr(fitting, "fit_behavior", quick_fit)
     out = tmp_path / "run"
     stop_after(1)  # before FQE: nothing is compiled
     first = evaluate(out, behavior="fit")
@@ -191,10 +192,10 @@ def test_a_full_disk_is_one_sentence_and_the_run_goes_on_later(evaluate, tmp_pat
 
     out = tmp_path / "run"
     with monkeypatch.context() as patched:
-        patched.setattr("kmifqe.cli.evaluation.write_record", full)
+        patched.setattr("kmifqe.report.result.write_json", full)
         refused = evaluate(out, behavior=None)
     assert refused.code == 2
-    assert f"{out / 'result.json'}: cannot be written (No space left on device)" in refused.err
+    assert f"{out}: cannot be written (No space left on device)" in refused.err
     done = evaluate(out, "--resume", behavior=None)
     assert done.code == 0, done.err
     assert estimates(out)[0]["steps"] == 20

@@ -1,4 +1,4 @@
-"""`kmifqe study coverage`: what it counts, writes and refuses, and once from nothing."""
+"""`kmifqe study`: what it counts, writes and refuses, and once from nothing."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from experiments.test_coverage import record
-from kmifqe.experiments.trust_run import SCHEMA, preset_named
+from experiments.test_study import GOOD, record
+from kmifqe.experiments import study
+from kmifqe.experiments.records import write_record
 
-SMOKE = preset_named("smoke")
+SMOKE = study.preset_named("smoke")
 
 
 @pytest.fixture
@@ -24,8 +25,8 @@ def records(tmp_path: Path) -> Path:
 
 
 def write(folder: Path, number: int) -> None:
-    told = record(number, [1.0, 2.0, 4.0], 2.0 if number else 90.0) | {"schema": SCHEMA, "preset": "smoke"}
-    (folder / f"smoke-{number:04d}.json").write_text(json.dumps(told), encoding="utf-8")
+    told = record(number, [1.0, 2.0, 4.0], 2.0 if number else 90.0)
+    write_record(told, folder / f"smoke-{number:04d}.json")
 
 
 def test_the_study_is_written_once_every_problem_is_there(kmifqe_command, tmp_path, records):
@@ -54,8 +55,9 @@ def test_the_study_is_written_once_every_problem_is_there(kmifqe_command, tmp_pa
         (("--shard", "4/3"), "shard is '4/3'; expected I/N with 1 <= I <= N"),
     ],
 )
-def test_a_wrong_option_is_refused(kmifqe_command, tmp_path, wrong, said):
-    done = kmifqe_command("study", "coverage", *wrong, "--records", tmp_path / "records")
+@pytest.mark.parametrize("command", ["coverage", "verdicts"])
+def test_a_wrong_option_is_refused(kmifqe_command, tmp_path, command, wrong, said):
+    done = kmifqe_command("study", command, *wrong, "--records", tmp_path / "records")
     assert done.code == 2
     assert said in done.err
     assert not (tmp_path / "records").exists()
@@ -77,3 +79,23 @@ def test_both_studies_run_from_nothing_and_share_their_fits(kmifqe_command, tmp_
     told = json.loads((tmp_path / "out" / "verdicts.json").read_text(encoding="utf-8"))
     assert told["problems"] == len(SMOKE.items())
     assert len(told["estimates"]) == 2 * len(SMOKE.items())
+
+
+def test_the_verdicts_are_written_once_every_shard_has_run(kmifqe_command, tmp_path, monkeypatch):
+    def run_problem(preset, number):
+        item = preset.items()[number]
+        return record(number, GOOD, 2.1, seed=item.seed, told_width=item.told_width)
+
+    monkeypatch.setattr(study, "run_problem", run_problem)
+    where = ("--preset", "smoke", "--out", tmp_path, "--records", tmp_path / "records")
+    first = kmifqe_command("study", "verdicts", *where, "--shard", "1/2")
+    assert first.code == 0, first.err
+    assert "problems are not run yet: run the other shards" in first.err
+    assert not (tmp_path / "verdicts.json").exists()
+    second = kmifqe_command("study", "verdicts", *where, "--shard", "2/2")
+    assert second.code == 0, second.err
+    told = json.loads((tmp_path / "verdicts.json").read_text())
+    assert told["problems"] == len(list((tmp_path / "records").iterdir()))
+    assert sum(line["estimates"] for line in told["reported"] + told["calibrated_on"]) == told["problems"]
+    assert sum(line["estimates"] for line in told["reported"]) > 0
+    assert "trustworthy" in second.out

@@ -157,3 +157,30 @@ def test_ctrl_c_ends_the_workers_and_leaves_no_file(tmp_path, policy):
     while members_of(process.pid) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert members_of(process.pid) == []
+
+
+def test_a_task_in_a_module_of_the_current_directory_is_found_by_the_workers_too(tmp_path, policy):
+    """An installed command has the directory of the command on its path, and not the current one."""
+    task = "import gymnasium as gym\nfrom gymnasium.envs.classic_control import PendulumEnv\n"
+    task += "gym.register('Mine-v0', PendulumEnv, max_episode_steps=20)\n"
+    (tmp_path / "my_tasks.py").write_text(task)
+    (tmp_path / "command").mkdir()
+    script = tmp_path / "command" / "kmifqe.main.py"
+    script.write_text("from kmifqe.cli import main\nif __name__ == '__main__': main()\n")
+    wish = [
+        "collect",
+        "my_tasks:Mine-v0",
+        "--policy",
+        str(policy),
+        "-n",
+        "40",
+        "--envs",
+        "2",
+        "--workers",
+        "2",
+    ]
+    done = subprocess.run(
+        [sys.executable, str(script), *wish], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(load_dataset(tmp_path / "my_tasks-Mine-v0.hdf5")) == 40

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kmifqe.estimators import ESTIMATORS, Estimate, Estimator, fit
+from kmifqe.estimators import Estimate, Estimator, entry_named, fit
 from kmifqe.estimators.fit import _init
 from kmifqe.estimators.kmifqe.algorithm import KMIFQEState
 from kmifqe.mdp.problem import Problem
@@ -23,8 +23,8 @@ PAPER_CLIP = (1e-3, 2.0)
 
 def estimator_with(name: str, **settings: Any) -> Estimator:
     """Return the estimator of that name in the registry with these settings changed."""
-    make, config = ESTIMATORS[name]
-    return make(replace(config, **settings))
+    entry = entry_named(name)
+    return entry.make(replace(entry.config, **settings))
 
 
 # --- A linear-quadratic world; its actions are in half action ranges already, so that h means the same in both
@@ -164,7 +164,7 @@ _QUICK_KMIFQE = {
 }
 QUICK: dict[str, dict[str, Any]] = {
     "kmifqe": _QUICK_KMIFQE,
-    "kmifqe-best": _QUICK_KMIFQE | {"bias_step": 50, "average_step": 100},  # early, for runs of a few records
+    "kmifqe-best": _QUICK_KMIFQE | {"bias_step": 5, "average_step": 5},  # early, for runs of a few steps
     "kmifqe-identity": _QUICK_KMIFQE,
     "fqe": {"hidden": 32, "batch": 64, "learning_rate": 3e-3, "tau": 0.02},
     "sr-dice": {

@@ -24,9 +24,9 @@ from estimators.test_kmifqe_draws import assert_mean_within_errors, chain_weight
 from kmifqe.errors import InputError
 from kmifqe.estimators import Estimator, fit
 from kmifqe.estimators.base import bootstrapped, mean_over_rows, of_seed, row_means, row_weights
-from kmifqe.estimators.fit import _init, _values
-from kmifqe.estimators.forecast import foresee
-from kmifqe.estimators.kmifqe.sampling import Minibatch, counted
+from kmifqe.estimators.fit import _init, _values, make_plan
+from kmifqe.estimators.forecast import make_forecast
+from kmifqe.estimators.kmifqe.sampling import Minibatch, loss_weights
 from kmifqe.mdp.problem import Problem
 
 
@@ -111,11 +111,11 @@ def test_rows_are_drawn_by_episode_weight_times_importance_weight(mode: str) -> 
     state = jax.jit(estimator.init)(jax.random.key(0), problem)
     shares, infos = steps_from(estimator, state, problem, sets_of_rows(problem))
     w = chain_weights(float(state.h), PAPER_CLIP)
-    going_on = problem.counts.going_on
+    nonterminal = problem.counts.nonterminal
     assert problem.episode_weights is not None
     u = np.asarray(problem.episode_weights, np.float64)[np.asarray(problem.episode)]
     # The terminal rows' importance weight is the mean of the others', each counted as the bootstrap counts it.
-    w[going_on:] = np.average(w[:going_on], weights=u[:going_on])
+    w[nonterminal:] = np.average(w[:nonterminal], weights=u[:nonterminal])
     for share, rows in zip(shares, sets_of_rows(problem), strict=True):
         assert_mean_within_errors(share, (u * w)[rows].sum() / (u * w).sum())
     assert_mean_within_errors(infos["mean_weight"], np.average(w, weights=u), slack=1e-4 * w.mean())
@@ -128,8 +128,8 @@ def test_rows_of_fqe_count_by_their_episode_weights() -> None:
     last = problem.counts.in_sample - 1
     rows = jnp.array([0, 1, 2, 3, 4, 5, 6, last])  # the last one terminated
     filled = jnp.array([1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 1.0])
-    taken = Minibatch(rows, filled, of_fqe=rows >= 6, ess=jnp.float32(1.0))
-    counts = counted(taken, row_means(problem), problem)
+    batch = Minibatch(rows, filled, is_fqe=rows >= 6, effective_sample_size=jnp.float32(1.0))
+    counts = loss_weights(batch, row_means(problem), problem)
     u = np.asarray(problem.episode_weights, np.float64)[np.asarray(problem.episode)]
     expected = [1.0, 1.0, 1.0, 0.0, 0.0, 0.0, u[6] / u[: last + 1].mean(), u[last] / u[: last + 1].mean()]
     np.testing.assert_allclose(counts, expected, rtol=1e-5)
@@ -199,8 +199,9 @@ def test_every_loss_of_sr_dice_is_a_weighted_mean(t: int) -> None:
     assert told[1] != pytest.approx(told[2], rel=1e-2)
 
 
-def test_a_bootstrapped_fit_is_foreseen_and_its_problem_stays_as_it_was() -> None:
+def test_a_bootstrapped_fit_has_a_forecast_and_its_problem_stays_as_it_was() -> None:
     problem, _, _ = lqr_problem()
-    forecast = foresee(quick("fqe"), problem, seeds=SEEDS, steps=RECORD_EVERY, timed=False, bootstrap=True)
+    plan = make_plan(quick("fqe"), problem, seeds=SEEDS, steps=RECORD_EVERY, bootstrap=True)
+    forecast = make_forecast(quick("fqe"), problem, plan, timed=False)
     assert forecast.data_on_device == problem.device_bytes + 4 * SEEDS * problem.first_states.shape[0]
     assert problem.episode_weights is None

@@ -13,6 +13,7 @@ from estimators.small import RECORD_EVERY, SEEDS, lqr_problem, quick, run
 from kmifqe.errors import InputError
 from kmifqe.estimators import Progress, fit
 from kmifqe.estimators.fit import Plan, Snapshot, _record_every
+from kmifqe.io.serialize import plain
 from kmifqe.mdp.problem import Problem
 
 
@@ -44,7 +45,7 @@ def test_seeds_may_be_a_count_a_list_or_an_array_and_keep_their_order() -> None:
     assert count.seeds == listed.seeds == backwards.seeds[::-1] == tuple(range(SEEDS))
     np.testing.assert_array_equal(count.values, listed.values)
     np.testing.assert_allclose(count.values, backwards.values[::-1], rtol=1e-5)
-    json.dumps(backwards.to_dict(), allow_nan=False)
+    json.dumps(plain(backwards.without_state()), allow_nan=False)
 
 
 def test_a_watcher_is_told_after_every_record() -> None:
@@ -85,9 +86,9 @@ def test_the_last_step_is_recorded_too() -> None:
 def test_the_target_is_copied_after_every_period_and_not_before() -> None:
     problem, _, _ = lqr_problem()
     estimator = quick("kmifqe")
-    assert estimator.refresh_every == 50
+    assert estimator.refresh.every == 50
     runs = (fit(estimator, problem, seeds=SEEDS, steps=n, record_every=10) for n in (40, 50, 60))
-    before, copied, after = (np.asarray(result.final_state.ahead.next_value) for result in runs)
+    before, copied, after = (np.asarray(result.final_state.table.bootstrap_value) for result in runs)
     assert (before != copied).any()
     np.testing.assert_array_equal(copied, after)
 
@@ -126,8 +127,8 @@ class Memory:
         self.snapshots.append(snapshot)
 
 
-# A bias that was taken from a network of before, and is still taken off after the restart; the target network; and
-# what the networks of before said.
+# A bias of a mean network from before the restart, which is still subtracted after it; the target network; and the
+# mean over copies from before.
 KEEPS_ITS_BIAS = {"bias": "held", "bias_step": 50, "half_fqe_at": 0.05, "average_step": 75}
 
 
@@ -154,3 +155,10 @@ def test_a_fit_goes_on_from_any_snapshot_with_the_same_bits(name: str, settings:
         for info, series in whole.infos.items():
             np.testing.assert_array_equal(series, again.infos[info])
         assert again.seconds > snapshot.seconds
+
+
+def test_a_setting_that_would_never_begin_is_refused_by_fit() -> None:
+    problem, _, _ = lqr_problem()
+    for setting in ({"bias": "held", "bias_step": 50}, {"average_step": 50}):
+        with pytest.raises(InputError, match="_step is 50; expected less than the 50 steps of the fit"):
+            fit(quick("kmifqe", **setting), problem, steps=50)

@@ -22,8 +22,9 @@ from estimators.small import (
     quick,
     run,
 )
-from kmifqe.estimators import Estimate, KMIFQEConfig, fit, kmifqe
+from kmifqe.estimators import Estimate, KMIFQEConfig, fit, make_kmifqe
 from kmifqe.estimators.fit import _init
+from kmifqe.estimators.kmifqe.algorithm import RefreshKind
 from kmifqe.maths.metric import optimal_metric
 
 # --- Values
@@ -110,16 +111,18 @@ def test_nothing_lies_beyond_a_terminal_row() -> None:
     terminal = np.asarray(problem.terminated)
     copied = jax.tree.map(lambda leaf: leaf[0], run(estimator, problem, steps=RECORD_EVERY).final_state)
     for state in (first_state(estimator, problem), copied):
-        for ahead in (state.ahead.laplacian, state.ahead.next_value, state.ahead.target_value):
-            assert (np.asarray(ahead)[terminal] == 0.0).all()
-            assert (np.asarray(ahead)[~terminal] != 0.0).all()
+        for column in (state.table.laplacian, state.table.bootstrap_value, state.table.target_value):
+            assert (np.asarray(column)[terminal] == 0.0).all()
+            assert (np.asarray(column)[~terminal] != 0.0).all()
 
 
 def test_rows_without_a_next_action_are_left_out() -> None:
     problem, _, _ = lqr_problem()
     state = first_state(quick("kmifqe"), problem)
     assert problem.counts.without_next_action == problem.counts.episodes
-    assert len(state.ahead.next_value) == problem.counts.in_sample == len(problem) - problem.counts.episodes
+    assert (
+        len(state.table.bootstrap_value) == problem.counts.in_sample == len(problem) - problem.counts.episodes
+    )
 
 
 # --- Envelope and periods
@@ -127,18 +130,18 @@ def test_rows_without_a_next_action_are_left_out() -> None:
 
 def test_the_envelope_changes_no_estimate() -> None:
     problem, _, _ = lqr_problem()
-    followed, anew = learned_bandwidth_run(0.8), run(quick("kmifqe", envelope_period=0), problem)
-    standard_error = np.hypot(followed.standard_error, anew.standard_error)
-    assert abs(followed.value - anew.value) < 4 * standard_error
-    h_followed, h_anew = (
-        result.infos["h"][len(result.infos["h"]) // 2 :].mean() for result in (followed, anew)
+    proposed, anew = learned_bandwidth_run(0.8), run(quick("kmifqe", envelope_period=0), problem)
+    standard_error = np.hypot(proposed.standard_error, anew.standard_error)
+    assert abs(proposed.value - anew.value) < 4 * standard_error
+    h_proposed, h_anew = (
+        result.infos["h"][len(result.infos["h"]) // 2 :].mean() for result in (proposed, anew)
     )
-    assert h_followed == pytest.approx(h_anew, rel=0.05)
-    assert followed.infos["filled"].mean() > 0.99
+    assert h_proposed == pytest.approx(h_anew, rel=0.05)
+    assert proposed.infos["filled"].mean() > 0.99
     assert (anew.infos["filled"] == 1.0).all()
 
 
-def test_the_envelope_follows_a_seed_whose_h_has_drifted_and_no_other() -> None:
+def test_the_envelope_is_rebuilt_for_a_seed_whose_h_has_drifted_and_for_no_other() -> None:
     problem, _, _ = lqr_problem()
     estimator = quick("kmifqe")
     assert estimator.refresh is not None
@@ -147,7 +150,7 @@ def test_the_envelope_follows_a_seed_whose_h_has_drifted_and_no_other() -> None:
     margin = 1.0 / (problem.action_dim + 4)
     # Seed 1 has drifted by more than half a margin, seed 2 by less.
     moved = before._replace(log_h=before.log_h + jnp.array([0.0, 1.0, 0.4]) * margin)
-    refresh = jax.jit(jax.vmap(partial(estimator.refresh, "envelope"), in_axes=(0, None)))
+    refresh = jax.jit(jax.vmap(partial(estimator.refresh.run, RefreshKind(copy=False)), in_axes=(0, None)))
     after = refresh(moved, problem)
     kept = np.array([0, 2])
     jax.tree.map(
@@ -157,7 +160,7 @@ def test_the_envelope_follows_a_seed_whose_h_has_drifted_and_no_other() -> None:
         assert float(new[1] / old[1]) == pytest.approx(np.exp(margin), rel=1e-4)
     low, high = (np.log(end[1]) for end in after.envelope.interval)
     assert low < float(moved.log_h[1]) < high
-    jax.tree.map(np.testing.assert_array_equal, before.ahead, after.ahead)
+    jax.tree.map(np.testing.assert_array_equal, before.table, after.table)
     untouched = refresh(before, problem)
     jax.tree.map(np.testing.assert_array_equal, before.envelope, untouched.envelope)
 
@@ -170,12 +173,12 @@ def test_metric_and_bandwidth_are_new_only_when_their_periods_end() -> None:
     once = run(estimator, problem, steps=RECORD_EVERY).final_state
     result = run(estimator, problem, steps=2 * RECORD_EVERY)
     twice = result.final_state
-    for field in ("squared", "laplacian", "next_value", "target_value"):  # new at the first copy
-        assert (getattr(first.ahead, field) != getattr(once.ahead, field)).mean() > 0.9
+    for field in ("squared", "laplacian", "bootstrap_value", "target_value"):  # new at the first copy
+        assert (getattr(first.table, field) != getattr(once.table, field)).mean() > 0.9
     # The second of three: new bootstrap values, and the rest as it was.
-    assert (once.ahead.next_value != np.asarray(twice.ahead.next_value)).mean() > 0.9
+    assert (once.table.bootstrap_value != np.asarray(twice.table.bootstrap_value)).mean() > 0.9
     for field in ("squared", "laplacian", "target_value"):
-        np.testing.assert_array_equal(getattr(once.ahead, field), getattr(twice.ahead, field))
+        np.testing.assert_array_equal(getattr(once.table, field), getattr(twice.table, field))
     # Steps 0 and 50 gave a bandwidth, the others kept it: so h is its own mean over a record.
     assert (first.h != np.asarray(once.h)).all()
     assert (np.asarray(once.h) != np.asarray(twice.h)).all()
@@ -190,7 +193,9 @@ def test_the_estimate_is_the_mean_over_the_copies_from_the_average_step_on() -> 
     np.testing.assert_allclose(often.values, often.trajectory[late].mean(axis=0), rtol=1e-5)
     np.testing.assert_array_equal(often.values, seldom.values)
     assert (np.abs(often.values - often.trajectory[-1]) > 1e-4).all()
-    before = fit(estimator, problem, seeds=2, steps=15)
+    stop = lambda steps, values: steps[-1] == 15  # noqa: E731
+    before = fit(estimator, problem, seeds=2, steps=50, record_every=5, stop=stop)
+    assert before.steps == 15
     np.testing.assert_array_equal(before.values, before.trajectory[-1])
 
 
@@ -211,22 +216,27 @@ def test_a_network_that_starts_at_the_mean_differs_from_one_that_does_not_by_the
 
 def test_what_is_due_when() -> None:
     e = quick("kmifqe", target_period=100, metric_period=3, envelope_period=20)
-    assert e.refresh_every == 20
-    due = [e.refresh_kind(step) for step in (20, 100, 120, 200, 300, 400, 600)]
-    assert due == ["envelope", "all", "envelope", "values", "all", "values", "all"]
-    assert e.restart_every == 300
-    assert quick("kmifqe", target_period=100, envelope_period=30).refresh_every == 25
-    assert quick("kmifqe", target_period=97, envelope_period=30).refresh_every == 97  # not every step
+    assert e.refresh.every == 20
+    due = [e.refresh.kind(step) for step in (20, 100, 120, 200, 300, 400, 600)]
+    check, values, everything = (
+        RefreshKind(copy=False),
+        RefreshKind(copy=True),
+        RefreshKind(True, metrics=True),
+    )
+    assert due == [check, everything, check, values, everything, values, everything]
+    assert e.refresh.restart_every == 300
+    assert quick("kmifqe", target_period=100, envelope_period=30).refresh.every == 25
+    assert quick("kmifqe", target_period=97, envelope_period=30).refresh.every == 97  # not every step
     for settings in ({"envelope_period": 0}, {"bandwidth": 0.3}):
         e = quick("kmifqe", target_period=100, **settings)
-        assert e.refresh_every == 100
-        assert [e.refresh_kind(step) for step in (100, 200)] == ["all", "all"]
+        assert e.refresh.every == 100
+        assert [e.refresh.kind(step) for step in (100, 200)] == [everything, everything]
 
 
 # --- Settings
 
 
 def test_one_config_is_one_estimator() -> None:
-    assert kmifqe(KMIFQEConfig()) is kmifqe(KMIFQEConfig())
-    assert kmifqe().name == "kmifqe"
-    assert kmifqe(KMIFQEConfig(metric="identity")).name == "kmifqe-identity"
+    assert make_kmifqe(KMIFQEConfig()) is make_kmifqe(KMIFQEConfig())
+    assert make_kmifqe().name == "kmifqe"
+    assert make_kmifqe(KMIFQEConfig(metric="identity")).name == "kmifqe-identity"

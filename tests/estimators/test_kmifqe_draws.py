@@ -13,27 +13,27 @@ import pytest
 from estimators.small import PAPER_CLIP, chain_kmifqe, chain_problem, first_state, lqr_problem, quick
 from kmifqe.estimators import Estimator, KMIFQEConfig
 from kmifqe.estimators.kmifqe.algorithm import KMIFQEState
-from kmifqe.estimators.kmifqe.sampling import minibatch, words_of_fqe
+from kmifqe.estimators.kmifqe.sampling import bits_for_fqe, with_fqe_rows
 from kmifqe.maths.sampling import Accepted, Interval, build_envelope
 from kmifqe.mdp.problem import Problem
 
-STEPS_TAKEN = 300  # side by side, from one state
+SINGLE_STEPS = 300  # side by side, from one state
 
 
 def fixed_weights(estimator: Estimator, problem: Problem) -> np.ndarray:
     """Return the weights by which a step at a fixed bandwidth draws the rows that go on, from their running sums."""
     envelope = first_state(estimator, problem).envelope
     running = np.asarray(envelope.sums[0], np.float64)
-    relative = np.diff(running, axis=1, prepend=0.0).ravel()[: problem.counts.going_on]
+    relative = np.diff(running, axis=1, prepend=0.0).ravel()[: problem.counts.nonterminal]
     return relative * np.exp(float(envelope.log_scale))
 
 
 def chain_weights(h: float, clip: tuple[float, float]) -> np.ndarray:
     """Return the weights of all rows of the chain that ends: the terminal rows', who come last, are the mean."""
     problem = chain_problem(terminated=True)
-    going_on = problem.counts.going_on
+    nonterminal = problem.counts.nonterminal
     half = 0.5 * float(problem.action_high[0] - problem.action_low[0])
-    z = np.asarray(problem.next_actions, np.float64)[:going_on, 0] / half  # π̃ = 0
+    z = np.asarray(problem.next_actions, np.float64)[:nonterminal, 0] / half  # π̃ = 0
     w = np.exp(-0.5 * (z / h) ** 2) / (np.sqrt(2 * np.pi) * h) / (0.5 * half)
     w = np.clip(w, *clip)
     return np.append(w, np.full(problem.counts.terminated, w.mean()))
@@ -43,7 +43,7 @@ def chain_weights(h: float, clip: tuple[float, float]) -> np.ndarray:
 def _steps(
     estimator: Estimator, state: KMIFQEState, problem: Problem, rewards: jax.Array
 ) -> dict[str, jax.Array]:
-    keys = jax.random.split(jax.random.key(1), STEPS_TAKEN)
+    keys = jax.random.split(jax.random.key(1), SINGLE_STEPS)
 
     def step(key: jax.Array, rewards: jax.Array) -> dict[str, jax.Array]:
         # At t = 1 a bandwidth of period 2 is the state's.
@@ -59,8 +59,8 @@ def steps_from(
 
     Where Q and Q̄ are 0 and the reward is 1 on a set of rows and 0 elsewhere, the loss is (1−γ)² times that share.
     """
-    zero = jax.tree.map(jnp.zeros_like, (state.params, state.ahead.next_value))
-    state = state._replace(params=zero[0], ahead=state.ahead._replace(next_value=zero[1]))
+    zero = jax.tree.map(jnp.zeros_like, (state.params, state.table.bootstrap_value))
+    state = state._replace(params=zero[0], table=state.table._replace(bootstrap_value=zero[1]))
     infos = _steps(estimator, state, problem, jnp.asarray(sets, jnp.float32))
     infos = {name: np.asarray(series, np.float64) for name, series in infos.items()}
     return infos["loss"] / (1.0 - float(problem.gamma)) ** 2, {k: v[0] for k, v in infos.items()}
@@ -81,7 +81,7 @@ def sets_of_rows(problem: Problem) -> np.ndarray:
 def test_weights_are_kernel_over_density() -> None:
     problem, estimator = chain_problem(terminated=True), chain_kmifqe()
     w = fixed_weights(estimator, problem)
-    expected = chain_weights(estimator.config.bandwidth, PAPER_CLIP)[: problem.counts.going_on]
+    expected = chain_weights(estimator.config.bandwidth, PAPER_CLIP)[: problem.counts.nonterminal]
     np.testing.assert_allclose(w, expected, rtol=1e-4, atol=2e-5)
 
 
@@ -116,9 +116,9 @@ def test_a_short_minibatch_has_its_share_of_terminal_rows() -> None:
     state = first_state(estimator, problem)._replace(h=jnp.float32(0.02))
     assert problem.log_mu is not None
     half = 0.5 * (problem.action_high - problem.action_low)
-    log_mu = problem.log_mu[: problem.counts.going_on] + jnp.log(half)
+    log_mu = problem.log_mu[: problem.counts.nonterminal] + jnp.log(half)
     wide = Interval(jnp.float32(0.02), jnp.float32(2.0))
-    envelope = build_envelope(state.ahead.squared, wide, log_mu, 1, PAPER_CLIP)
+    envelope = build_envelope(state.table.squared, wide, log_mu, 1, PAPER_CLIP)
     shares, infos = steps_from(estimator, state._replace(envelope=envelope), problem, sets_of_rows(problem))
     assert infos["filled"].max() < 0.9, "far too few proposals are accepted on so long an interval"
     w = chain_weights(0.02, PAPER_CLIP)
@@ -165,17 +165,18 @@ def test_between_two_envelopes_h_is_kept_within_the_interval() -> None:
 
 def test_fewer_rows_near_the_target_leave_more_places_to_fqe() -> None:
     problem, _, _ = lqr_problem()
-    n, batch = problem.counts.in_sample, 4_000
-    config = KMIFQEConfig(batch=batch, half_fqe_at=0.05)
+    n, size = problem.counts.in_sample, 4_000
+    config = KMIFQEConfig(batch=size, half_fqe_at=0.05)
     drawn = Accepted(
-        jnp.zeros(batch, int), jnp.zeros(batch, bool), jnp.float32(0.2), jnp.float32(0.2**2 / 0.01)
+        jnp.zeros(size, int), jnp.zeros(size, bool), jnp.float32(0.2), jnp.float32(0.2**2 / 0.01)
     )
-    taken = minibatch(config, jax.random.bits(jax.random.key(0), (words_of_fqe(config),)), drawn, problem)
-    assert taken.ess == pytest.approx(0.01 * n)
-    own = np.asarray(taken.of_fqe)
+    random_bits = jax.random.bits(jax.random.key(0), (bits_for_fqe(config),))
+    batch = with_fqe_rows(config, random_bits, drawn, problem)
+    assert batch.effective_sample_size == pytest.approx(0.01 * n)
+    own = np.asarray(batch.is_fqe)
     share = 0.05 / (0.05 + 0.01)
-    assert abs(own.mean() - share) < 4 * np.sqrt(share * (1 - share) / batch)
-    np.testing.assert_array_equal(taken.filled, own)  # a place stays empty, unless FQE fills it
-    np.testing.assert_array_equal(np.asarray(taken.rows)[~own], 0)
-    rows = np.asarray(taken.rows)[own]
+    assert abs(own.mean() - share) < 4 * np.sqrt(share * (1 - share) / size)
+    np.testing.assert_array_equal(batch.filled, own)  # a place stays empty, unless FQE fills it
+    np.testing.assert_array_equal(np.asarray(batch.rows)[~own], 0)
+    rows = np.asarray(batch.rows)[own]
     assert abs(rows.mean() - (n - 1) / 2) < 4 * n / np.sqrt(12 * len(rows))

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from estimators.small import RECORD_EVERY, SEEDS, lqr_problem, quick, run
-from kmifqe.estimators import ESTIMATORS, Estimate, fit
+from kmifqe.estimators import Estimate, entries, fit
 from kmifqe.estimators.fit import _init
+from kmifqe.io.serialize import plain
 
 STEPS = 2 * RECORD_EVERY
 
-every_estimator = pytest.mark.parametrize("name", list(ESTIMATORS))
+every_estimator = pytest.mark.parametrize("name", [entry.name for entry in entries()])
 
 
 @cache
@@ -81,13 +82,14 @@ def test_trajectories_have_a_row_a_record_and_a_column_a_seed(name: str) -> None
     assert result.trajectory.shape == (2, SEEDS)
     assert "loss" in result.infos
     assert all(series.shape == (2, SEEDS) for series in result.infos.values())
-    np.testing.assert_array_equal(result.values, result.trajectory[-1])
+    if quick(name).final_value is None:
+        np.testing.assert_array_equal(result.values, result.trajectory[-1])
 
 
 @every_estimator
 def test_an_estimate_is_strict_json(name: str) -> None:
-    told = json.loads(json.dumps(short_run(name).to_dict(), allow_nan=False))
-    assert told["estimator"] == name
-    assert told["seeds"] == list(range(SEEDS))
-    assert len(told["trajectory"]["value"]) == len(told["trajectory"]["step"]) == 2
-    assert told["config"]["hidden"] == 32
+    record = json.loads(json.dumps(plain(short_run(name).without_state()), allow_nan=False))
+    assert record["estimator"] == name
+    assert record["seeds"] == list(range(SEEDS))
+    assert len(record["trajectory"]) == len(record["recorded_steps"]) == 2
+    assert record["config"]["hidden"] == 32

@@ -8,22 +8,23 @@ import pytest
 
 from estimators.small import SEEDS, lqr_problem, quick
 from kmifqe.errors import InputError
-from kmifqe.estimators import ESTIMATORS
+from kmifqe.estimators import entries
 from kmifqe.estimators.fit import Plan, kept_state, rebuilt_state, restartable, rule_name
 
 
-@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize("name", [entry.name for entry in entries()])
 def test_all_is_kept_but_what_a_refresh_recomputes(name: str) -> None:
     problem, estimator = lqr_problem()[0], quick(name)
     keys = jax.random.split(jax.random.key(0), SEEDS)
     like = jax.eval_shape(jax.vmap(estimator.init, in_axes=(0, None)), keys, problem)
     rng = np.random.default_rng(0)
     state = jax.tree.map(lambda leaf: (100 * rng.random(leaf.shape)).astype(leaf.dtype), like)
+    recomputed = estimator.refresh.recomputed if estimator.refresh else ()
     kept = kept_state(estimator, state)
     there = {name for name, part in zip(state._fields, state) if jax.tree.leaves(part)}
-    assert {path.split(".")[1].split("[")[0] for path in kept} == there - set(estimator.refreshed)
+    assert {path.split(".")[1].split("[")[0] for path in kept} == there - set(recomputed)
     again = rebuilt_state(estimator, kept, like)
-    zeros = {field: jax.tree.map(np.zeros_like, getattr(state, field)) for field in estimator.refreshed}
+    zeros = {field: jax.tree.map(np.zeros_like, getattr(state, field)) for field in recomputed}
     jax.tree.map(np.testing.assert_array_equal, again, state._replace(**zeros))
 
 

@@ -9,7 +9,6 @@ from safetensors.numpy import load_file
 from experiments.small_actors import tiny_actor, training_folder
 from kmifqe.errors import InputError
 from kmifqe.experiments.policies import (
-    TASKS,
     digest,
     load_actors,
     pack_policies,
@@ -18,7 +17,7 @@ from kmifqe.experiments.policies import (
     shipped_training,
     spaced,
 )
-from kmifqe.experiments.rows import FILE_TASKS
+from kmifqe.experiments.presets import FILE_TASKS, TASKS
 from kmifqe.io.policies.load import load_policy
 from kmifqe.worlds.gym_envs import describe_task
 
@@ -108,7 +107,7 @@ def test_the_shipped_actors_fit_their_tasks_and_the_target_is_the_better(row, tm
     for actor in (actors.target, actors.behavior, *actors.replay):
         assert (actor.state_dim, actor.action_dim) == (task.state_dim, task.action_dim)
         np.testing.assert_allclose(actor.high, task.high, rtol=1e-3)  # half precision may round it
-    (training,) = (record for record in shipped_training() if record["row"] == row)
+    training = shipped_training()[row]
     choice = training["choice"]
     assert choice["behavior"]["episode_return"] < choice["target"]["episode_return"]
     assert len(actors.replay) == len(training["replay_steps"]) == (8 if row in FILE_TASKS else 0)

@@ -3,10 +3,17 @@ from __future__ import annotations
 import pytest
 
 from kmifqe.errors import InputError
+from kmifqe.estimators.kmifqe import BEST
 from kmifqe.estimators.kmifqe.config import KMIFQEConfig
-from kmifqe.estimators.registry import BEST
-from kmifqe.experiments.presets import METHODS, PRESETS, preset_named
-from kmifqe.experiments.rows import row_named, table_rows
+from kmifqe.experiments.presets import (
+    METHODS,
+    PRESETS,
+    d4rl_file,
+    file_rows,
+    preset_named,
+    row_named,
+    table_rows,
+)
 
 KINDS = ("pendulum", "mujoco", "d4rl")
 
@@ -25,7 +32,7 @@ def test_the_paper_preset_is_the_papers_own_table_of_hyperparameters():
         assert config.density_floor == (1e-3 if kind == "d4rl" else 1e-5)
         assert paper.run_of("fqe", kind).estimator.config.inputs == "raw"
         assert paper.run_of("sr-dice", kind).estimator.config.stages == (30_000, 100_000, 250_000)
-    assert (paper.pendulum_rows, paper.mujoco_rows, paper.seeds) == (500_000, 1_000_000, 10)
+    assert (paper.rows["pendulum"], paper.rows["known"], paper.seeds) == (500_000, 1_000_000, 10)
     assert (paper.truth_episodes, paper.pendulum_truth_episodes) == (1_000, 1_500)
 
 
@@ -39,7 +46,7 @@ def test_every_method_has_its_settings_in_every_preset(preset):
         best = runs["kmifqe-best"]
         assert best.estimator.config.bias_step == best.steps // 2
         assert best.estimator.config.average_step == best.steps * 3 // 4
-        assert best.steps == (preset.best_steps or runs["kmifqe"].steps)
+        assert best.steps == preset.steps.get("kmifqe-best", runs["kmifqe"].steps)
         assert all(run.steps >= 1 for run in runs.values())
 
 
@@ -86,3 +93,51 @@ def test_unknown_names_are_refused():
         preset_named("huge")
     with pytest.raises(InputError, match="method 'dice' is unknown"):
         preset_named("fast").run_of("dice", "mujoco")
+
+
+def test_a_name_says_task_recipe_and_column():
+    found = {
+        row_named(name).name: (row_named(name).task, row_named(name).kind, row_named(name).recipe)
+        for name in ("pendulum", "ant", "hopper-medium-expert", "walker2d-medium-replay-regenerated")
+    }
+    assert found == {
+        "pendulum": ("pendulum", "pendulum", "pendulum"),
+        "ant": ("ant", "mujoco", "known"),
+        "hopper-medium-expert": ("hopper", "d4rl", "file"),
+        "walker2d-medium-replay-regenerated": ("walker2d", "d4rl", "replay"),
+    }
+    assert (row_named("pendulum").gamma, row_named("ant").gamma) == (0.95, 0.99)
+
+
+def test_regenerated_rows_say_so():
+    unknown = [row for row in table_rows(preset_named("fast")) if row_named(row).kind == "d4rl"]
+    assert len(unknown) == 6
+    assert all(row.endswith("-regenerated") for row in unknown)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "swimmer", "ant-medium-expert", "hopper-medium", "hopper-medium-expert-x"]
+)
+def test_other_names_are_refused(name):
+    with pytest.raises(InputError, match="is unknown; expected pendulum, hopper"):
+        row_named(name)
+
+
+def test_d4rl_files_are_found_by_their_published_names(tmp_path):
+    for name in ("hopper_medium_expert-v2.hdf5", "walker2d_medium_replay-v2.hdf5", "hopper_expert-v2.hdf5"):
+        (tmp_path / name).touch()
+    assert file_rows(tmp_path) == ("hopper-medium-expert", "walker2d-medium-replay")
+    assert d4rl_file(tmp_path, "hopper-expert").name == "hopper_expert-v2.hdf5"
+
+
+def test_a_missing_an_ambiguous_and_an_unnamed_folder_are_refused(tmp_path):
+    with pytest.raises(InputError, match="holds no D4RL file"):
+        file_rows(tmp_path)
+    with pytest.raises(InputError, match="found none; expected one file hopper_expert-v2"):
+        d4rl_file(tmp_path, "hopper-expert")
+    for version in (0, 2):
+        (tmp_path / f"hopper_expert-v{version}.hdf5").touch()
+    with pytest.raises(InputError, match=r"found hopper_expert-v0.hdf5, hopper_expert-v2.hdf5"):
+        d4rl_file(tmp_path, "hopper-expert")
+    with pytest.raises(InputError, match="--d4rl-dir"):
+        d4rl_file(None, "hopper-expert")

@@ -24,10 +24,10 @@ def test_a_problem_has_its_shape_and_is_built_alike_every_time() -> None:
     one, other = item.build(), item.build()
     assert one.problem.counts == other.problem.counts
     np.testing.assert_array_equal(one.problem.states, other.problem.states)
-    assert (one.truth, one.overlap) == (other.truth, other.overlap)
+    assert (one.facts.truth, one.facts.overlap) == (other.facts.truth, other.facts.overlap)
     assert one.problem.counts.logged == LQR_SHAPE.rows
     assert one.problem.counts.episodes == LQR_SHAPE.episodes
-    assert one.truth_error == 0
+    assert one.facts.truth_error == 0
 
 
 def test_the_pendulums_log_is_cut_into_short_episodes_of_the_same_first_states() -> None:
@@ -37,8 +37,8 @@ def test_the_pendulums_log_is_cut_into_short_episodes_of_the_same_first_states()
     assert built.transitions.truncated.sum() == shape.episodes
     assert not built.transitions.terminated.any()
     assert built.transitions.has_next_state.all()
-    assert 0 < built.truth_error < 0.05
-    assert -16.3 < built.truth < 0
+    assert 0 < built.facts.truth_error < 0.05
+    assert -16.3 < built.facts.truth < 0
 
 
 def kernel_problem(std: float, away: float) -> Problem:
@@ -85,4 +85,4 @@ def test_a_density_told_too_wide_changes_the_density_and_nothing_else() -> None:
     assert right.problem.log_mu is not None
     assert wrong.problem.log_mu is not None
     assert not np.allclose(right.problem.log_mu, wrong.problem.log_mu)
-    assert "density told 2 times as wide" in wrong.description
+    assert "density told 2 times as wide" in wrong.facts.description

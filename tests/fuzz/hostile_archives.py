@@ -13,7 +13,7 @@ import numpy as np
 
 from fuzz.seeds import make_log
 from kmifqe.io.logs.save import flat_fields
-from policies.conftest import Stream, state_dict_stream, torch_zip, write_sb3
+from policy_files import Stream, state_dict_stream, torch_zip, write_sb3
 
 # Written once by seeds.write_torchscript, so that the tests need not import PyTorch for it.
 HONEST_PROGRAM = Path(__file__).parent / "corpus" / "policy.pt"

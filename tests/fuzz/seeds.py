@@ -18,7 +18,7 @@ from kmifqe.behavior.support import Support
 from kmifqe.io.logs.save import flat_fields, save_dataset
 from kmifqe.io.policies.actor import Actor
 from kmifqe.mdp.transitions import Transitions
-from policies.conftest import torch_legacy, torch_zip, write_sb3
+from policy_files import torch_legacy, torch_zip, write_sb3
 
 STATE_DIM, ACTION_DIM, ROWS = 3, 2, 60
 THIRD_PARTY = Path(__file__).parents[3] / "shared" / "policies"

@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from kmifqe.errors import InputError
+from kmifqe.io.logs.d4rl import ALIASES
 from kmifqe.io.logs.load import load_dataset
 from kmifqe.io.logs.summary import inspect
 from kmifqe.io.policies.load import load_policy
 from kmifqe.io.policies.normalization import load_normalization
 from kmifqe.io.policies.pickles import read_inert
-from kmifqe.mdp.columns import ALIASES
 
 FIELDS = [alias for names in ALIASES.values() for alias in names]
 quickly = settings(

@@ -2,7 +2,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kmifqe.maths.kernel import leading_order_mse, optimal_bandwidth, variance_term
+from kmifqe.maths.kernel import optimal_bandwidth, variance_term
+from maths.formulas import leading_order_mse
 
 
 @pytest.mark.parametrize("d", [1, 3, 17])

@@ -3,7 +3,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kmifqe.maths.sampling import draw, partial_sums, resample
+from kmifqe.maths.sampling import draw, partial_sums
+from maths.formulas import resample
 
 
 @pytest.mark.parametrize("n", [1, 63, 64, 65, 5000])

@@ -1,7 +1,9 @@
 import numpy as np
 
 from kmifqe.estimators.base import Estimate
+from kmifqe.mdp.problem import RowCounts
 from kmifqe.report.figures import bandwidth_figure, save_figure, save_figures, trajectories_figure
+from kmifqe.report.result import Question, Result
 
 
 def estimate(name, trajectory, **infos):
@@ -53,7 +55,8 @@ def test_a_seed_that_diverged_leaves_the_figures_of_the_others(tmp_path):
     for name, seeds in (("mixed", [1.0, np.nan, 3.0]), ("others", [1.0, 3.0])):
         (tmp_path / name).mkdir()
         run = estimate("kmifqe", [seeds, seeds, seeds], h=0.3, ess=5.0)
-        save_figures([run], 10, tmp_path / name, title="the same")
+        question = Question("log", "policy", "none", 0.5, RowCounts(10, 10, 10, 0, 0, 0, 1))
+        save_figures(Result.judged([run], question), tmp_path / name)
         pictures.append({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()})
     assert pictures[0] == pictures[1]
     assert set(pictures[0]) == {"trajectories.png", "bandwidth.png"}

@@ -6,10 +6,10 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from kmifqe.estimators import Estimate, Estimator, FQEConfig, KMIFQEConfig, fit, fqe, kmifqe
+from kmifqe.estimators import Estimate, Estimator, FQEConfig, KMIFQEConfig, fit, make_fqe, make_kmifqe
 from kmifqe.mdp.problem import Problem
-from kmifqe.trust.checks.diagnose import measure
-from kmifqe.trust.verdict import Diagnosis, diagnose_run
+from kmifqe.trust.checks import measure
+from kmifqe.trust.verdict import Judgement, judge_run
 from trust.planted import log_of, problem_of, world_of
 
 STEPS = 600  # 40 copies: at γ = 0.8 all but 0.01 % of the value arrives
@@ -21,21 +21,25 @@ KERNEL = KMIFQEConfig(
 
 
 def kernel_estimator(**changes: Any) -> Estimator:
-    return kmifqe(replace(KERNEL, **changes))
+    return make_kmifqe(replace(KERNEL, **changes))
 
 
 def fqe_estimator(**changes: Any) -> Estimator:
-    return fqe(FQEConfig(**({"hidden": 16, "batch": 64, "learning_rate": 5e-3, "tau": 0.03} | changes)))
+    return make_fqe(FQEConfig(**({"hidden": 16, "batch": 64, "learning_rate": 5e-3, "tau": 0.03} | changes)))
 
 
 def run(estimator: Estimator, problem: Problem, seeds: int = SEEDS, steps: int = STEPS) -> Estimate:
     return fit(estimator, problem, seeds=seeds, steps=steps, record_every=60, bootstrap=True)
 
 
-def judged(estimator: Estimator, problem: Problem, **options: Any) -> Diagnosis:
-    """Return the diagnosis of one estimator on a problem."""
-    estimate = run(estimator, problem, **options)
-    return diagnose_run([estimate], [measure(estimator, estimate, problem)])
+def measured(estimator: Estimator, estimate: Estimate, problem: Problem) -> Estimate:
+    """Return the estimate with its measurements, as the runner keeps it."""
+    return replace(estimate, final_state=None, measurements=measure(estimator, estimate, problem))
+
+
+def judged(estimator: Estimator, problem: Problem, **options: Any) -> Judgement:
+    """Return the judgement of one estimator on a problem."""
+    return judge_run([measured(estimator, run(estimator, problem, **options), problem)])
 
 
 @cache

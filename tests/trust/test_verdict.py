@@ -1,15 +1,27 @@
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
-from kmifqe.trust.checks.diagnose import Diagnostic, measure
-from kmifqe.trust.verdict import ORDER, Verdict, diagnose_run, judge
-from trust.fitted import SEEDS, sound_fit
+from kmifqe.trust.checks.base import Check
+from kmifqe.trust.verdict import Verdict, compared, judge, judge_run
+from trust.checks.test_weights import SOUND
+from trust.fitted import SEEDS, measured, sound_fit
 
 
-def said(name, level, about="kmifqe"):
-    return Diagnostic(name, 0.0, level, f"{name} is {level}", "", "", about)
+def check(name, level):
+    return Check(
+        name=name,
+        level=level,
+        value=0.0,
+        care=None,
+        bad=None,
+        finding=f"{name} is {level}.",
+        threshold="",
+        reason="",
+        advice="" if level == "ok" else "Mend it.",
+    )
 
 
 @pytest.mark.parametrize(
@@ -21,42 +33,69 @@ def said(name, level, about="kmifqe"):
         ([], "trustworthy"),
     ],
 )
-def test_the_worst_diagnostic_gives_the_word(levels, word):
-    assert judge(said("drift", level) for level in levels).word == word
+def test_the_worst_check_gives_the_word(levels, word):
+    assert judge(check("drift", level) for level in levels).word == word
 
 
-def test_reasons_come_in_order_of_weight_and_leave_out_what_is_well():
-    found = [said("drift", "care"), said("distance", "care"), said("episodes", "bad"), said("metric", "ok")]
-    assert judge(found) == Verdict("do not use", ("episodes is bad", "distance is care", "drift is care"))
-    assert judge(found).to_dict()["reasons"] == ["episodes is bad", "distance is care", "drift is care"]
-
-
-def test_every_diagnostic_has_a_place_in_the_order_and_a_reason():
-    estimator, estimate, problem = sound_fit()
-    diagnosis = diagnose_run([estimate], [measure(estimator, estimate, problem)])
-    assert len({d.name for d in diagnosis.diagnostics}) == len(diagnosis.diagnostics) >= 18
-    for diagnostic in diagnosis.diagnostics:
-        assert diagnostic.name in ORDER
-        assert diagnostic.line
-        assert diagnostic.threshold
-        assert diagnostic.reason
+def test_reasons_come_in_order_of_weight_with_advice_and_leave_out_what_is_well():
+    found = [
+        check("drift", "care"),
+        check("distance", "care"),
+        check("episodes", "bad"),
+        check("metric", "ok"),
+    ]
+    verdict = judge(found)
+    assert verdict == Verdict(
+        "do not use",
+        ("episodes is bad. Mend it.", "distance is care. Mend it.", "drift is care. Mend it."),
+        ("episodes", "distance", "drift"),
+    )
+    assert msgspec.json.decode(msgspec.json.encode(verdict), type=Verdict) == verdict
 
 
 def test_what_is_said_alike_of_all_estimates_is_said_once():
-    estimator, estimate, problem = sound_fit()
-    facts = measure(estimator, estimate, problem)
+    estimate = measured(*sound_fit())
     twin = replace(estimate, estimator="twin", values=estimate.values + 50.0)
-    diagnosis = diagnose_run([estimate, twin], [facts, facts])
-    assert [d.about for d in diagnosis.diagnostics if d.name == "episodes"] == [""]
-    assert {d.about for d in diagnosis.diagnostics if d.name == "reward_range"} == {"kmifqe", "twin"}
-    assert diagnosis.verdicts["twin"].word == "do not use"
-    assert diagnosis.verdict == diagnosis.verdicts["kmifqe"]
+    judgement = judge_run([estimate, twin])
+    assert [c.estimator for c in judgement.checks if c.name == "episodes"] == [""]
+    assert {c.estimator for c in judgement.checks if c.name == "reward_range"} == {"kmifqe", "twin"}
+    assert judgement.verdicts["twin"].word == "do not use"
+    assert judgement.verdict == judgement.verdicts["kmifqe"]
 
 
 def test_an_estimate_that_is_not_to_be_used_contradicts_nobody():
-    estimator, estimate, problem = sound_fit()
-    facts = measure(estimator, estimate, problem)
-    lost = replace(estimate, estimator="fqe", values=np.full(SEEDS, np.nan), config={})
-    diagnosis = diagnose_run([estimate, lost], [facts, facts])
-    assert diagnosis.verdicts["fqe"].word == "do not use"
-    assert not [d for d in diagnosis.diagnostics if d.name == "disagreement"]
+    estimate = measured(*sound_fit())
+    lost = replace(estimate, estimator="fqe", values=np.full(SEEDS, np.nan))
+    judgement = judge_run([estimate, lost])
+    assert judgement.verdicts["fqe"].word == "do not use"
+    assert not [c for c in judgement.checks if c.name == "disagreement"]
+
+
+def of(name, value):
+    return replace(SOUND, estimator=name, values=np.array([value - 0.01, value + 0.01]))
+
+
+def test_estimates_that_differ_by_more_than_their_intervals_allow_contradict_each_other():
+    found, involved = compared([of("kmifqe", -1.0), of("fqe", -2.0)], [0.3, 0.4])
+    assert found.value == pytest.approx(2.0)  # 1/√(0.3² + 0.4²)
+    assert (found.level, found.estimator, involved) == ("care", "", ("kmifqe", "fqe"))
+    assert found.finding.startswith("kmifqe says -1, fqe says -2")
+
+
+def test_one_outlier_is_told_once_and_counts_against_all_whom_it_contradicts():
+    estimates = [of(name, value) for name, value in (("a", -1.0), ("b", -1.1), ("c", -2.0), ("d", -1.6))]
+    found, involved = compared(estimates, [0.2, 0.2, 0.2, 0.5])
+    assert found.value == pytest.approx(1.0 / np.hypot(0.2, 0.2))
+    assert involved == ("a", "b", "c")  # the interval of d reaches all of them
+    same = [replace(each, bootstrap=False) for each in estimates[:3]]
+    judgement = judge_run(same)
+    assert [c.estimator for c in judgement.checks if c.name == "disagreement"] == [""]
+    assert all("disagreement" in verdict.checks for verdict in judgement.verdicts.values())
+
+
+def test_estimates_that_agree_confirm_each_other_and_one_has_none_to_agree_with():
+    estimates = [of("kmifqe", -1.0), of("fqe", -1.2)]
+    found, involved = compared(estimates, [0.3, 0.4])
+    assert (found.level, found.advice, involved) == ("ok", "", ("kmifqe", "fqe"))
+    assert compared(estimates[:1], [0.3]) == (None, ())
+    assert compared(estimates, [0.3, None]) == (None, ())

@@ -14,7 +14,7 @@ def test_exactly_as_many_episodes_as_asked_each_with_its_closed_form_return(epis
     told = []
     with EnvPool(describe_task(env_id("Countdown")), 4) as pool:
         played = play_episodes(pool, half, episodes, gamma=0.9, progress=told.append)
-    assert len(played) == episodes == told[-1]
+    assert len(played.returns) == episodes == told[-1]
     np.testing.assert_allclose(played.discounted, (1 - 0.9**LIFE) / 0.1)
     assert (played.returns == LIFE).all()
     assert (played.lengths == LIFE).all()
@@ -47,5 +47,5 @@ def test_the_same_rounds_start_in_the_same_states():
 
 
 def test_no_episode_is_refused():
-    with EnvPool(describe_task("Pendulum-v1"), 1) as pool, pytest.raises(InputError, match="0 episodes"):
+    with EnvPool(describe_task("Pendulum-v1"), 1) as pool, pytest.raises(InputError, match="episodes is 0"):
         play_episodes(pool, half, 0)

@@ -31,9 +31,9 @@ def row(step: int, envs: int) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("lengths", [[1], [BLOCK, BLOCK], [2 * BLOCK + 3, 2 * BLOCK + 2], [5, 5, 4]])
 def test_each_environments_rows_lie_together_in_time_order(tmp_path, lengths):
-    with log_writer(tmp_path / "log.hdf5", TASK, np.array(lengths), {"seed": 3}) as writer:
+    with log_writer(tmp_path / "log.hdf5", TASK, np.array(lengths), {"seed": 3}) as store_rows:
         for step in range(max(lengths)):
-            writer.add(row(step, len(lengths)))
+            store_rows(row(step, len(lengths)))
     expected = np.concatenate([10_000.0 * env + np.arange(n) for env, n in enumerate(lengths)])
     with h5py.File(tmp_path / "log.hdf5") as file:
         np.testing.assert_array_equal(file["rewards"], expected)
@@ -46,8 +46,8 @@ def test_each_environments_rows_lie_together_in_time_order(tmp_path, lengths):
 
 
 def leave_early(path: Path) -> None:
-    with log_writer(path, TASK, np.array([9]), {}) as writer:
-        writer.add(row(0, 1))
+    with log_writer(path, TASK, np.array([9]), {}) as store_rows:
+        store_rows(row(0, 1))
         raise KeyboardInterrupt
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kmifqe.errors import InputError
-from kmifqe.worlds import gym_envs as gym_pool
+from kmifqe.worlds import gym_envs
 from kmifqe.worlds.gym_envs import EnvPool, describe_task
 from worlds.gym_test_envs import env_id
 
@@ -63,13 +63,13 @@ def leave_busy(workers: int) -> None:
     with EnvPool(describe_task(env_id("TroubleHang")), 2, workers=workers) as pool:
         pool.reset()
         take_steps(pool, 2)
-        for group in pool._groups:
-            group.send("step", (np.zeros((1, 1)), np.ones(1, bool)))
+        for worker in pool._workers:
+            worker.send(("step", (np.zeros((1, 1)), np.ones(1, bool))))
         raise KeyboardInterrupt
 
 
 def test_an_interrupt_ends_workers_that_are_busy(monkeypatch):
-    monkeypatch.setattr(gym_pool, "PATIENCE", 0.2)
+    monkeypatch.setattr(gym_envs, "PATIENCE", 0.2)
     with pytest.raises(KeyboardInterrupt):
         leave_busy(workers=2)
     assert multiprocessing.active_children() == []

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
-import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from kmifqe.errors import InputError
+from kmifqe.io.serialize import from_json, to_json
 from kmifqe.worlds.gym_train import TrainConfig
 from kmifqe.worlds.td3 import Td3Config
 
@@ -37,9 +38,10 @@ def test_settings_out_of_range_are_refused_by_name(wrong):
 
 
 def test_a_run_may_be_resumed_for_longer_but_not_as_another_run():
-    record = json.loads(json.dumps(CONFIG.as_record()))
-    replace(CONFIG, steps=30_000, workers=4).refuse_unlike(record, "runs/x")
+    begun, folder = from_json(to_json(CONFIG), TrainConfig), Path("runs/x")
+    assert begun == CONFIG
+    replace(CONFIG, steps=30_000, workers=4).refuse_other_run(begun, folder)
     with pytest.raises(InputError, match=r"runs/x: the run was started with seed = 0; found 1"):
-        replace(CONFIG, seed=1).refuse_unlike(record, "runs/x")
+        replace(CONFIG, seed=1).refuse_other_run(begun, folder)
     with pytest.raises(InputError, match=r"started with td3 = "):
-        replace(CONFIG, td3=Td3Config(batch=7)).refuse_unlike(record, "runs/x")
+        replace(CONFIG, td3=Td3Config(batch=7)).refuse_other_run(begun, folder)

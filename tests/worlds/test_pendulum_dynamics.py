@@ -4,7 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kmifqe.worlds.pendulum_dynamics import EPISODE_STEPS, MAX_SPEED, PENDULUM, observe, reset, state_of, step
+from kmifqe.worlds.pendulum_dynamics import EPISODE_STEPS, MAX_SPEED, observe, reset, state_of, step
+from kmifqe.worlds.train_pendulum import PENDULUM
 
 
 def random_states_and_actions(n: int) -> tuple[np.ndarray, np.ndarray]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +17,9 @@ import optax
 from kmifqe.behavior.fit_report import FitReport, calibration, episode_standard_error
 from kmifqe.behavior.mixture import Network, TanhMixture, components_at, init_network, mixture_log_prob
 from kmifqe.behavior.support import given_box, make_support, share_on_bound, support_box
-from kmifqe.errors import InputError
+from kmifqe.errors import InputError, shown
+from kmifqe.io.serialize import digest, read_json, to_json, write_json
+from kmifqe.mdp.transitions import Transitions
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,7 @@ class FitProgress(NamedTuple):
     held_out: tuple[float, ...]  # best held-out log-likelihood so far, nats a row, for each count
 
 
+Models = tuple[Network, optax.OptState]
 CHECK_CHUNK = 2048  # held-out rows at a time: bounds the memory of a check
 
 
@@ -98,7 +103,12 @@ def train_networks(
 ) -> Trained:
     """Return the networks at their best held-out likelihood, for every count and restart of `config`.
 
-    `log_jacobian` is the mean held-out log-Jacobian, which turns latent likelihoods into those of actions.
+    train: the rows to learn from.
+    check: the held-out rows.
+    edges: where the boundary layers begin in latent space, (2, d).
+    log_jacobian: the mean held-out log-Jacobian, which turns latent likelihoods into those of actions.
+    config: how the density is fitted.
+    progress: called after each check; None for nobody.
     """
     counts = np.repeat(config.components, config.restarts)
     padded = int(counts.max())
@@ -127,17 +137,13 @@ def train_networks(
             by_count = best.reshape(len(config.components), -1).mean(axis=1) + log_jacobian
             progress(FitProgress(step, most_steps, config.components, tuple(by_count.tolist())))
     if not np.isfinite(best).all():
-        raise InputError(
-            "behaviour fit: the likelihood never became finite; expected states and actions of sane size"
-        )
+        raise InputError("behaviour fit: the likelihood never became finite; are states or actions huge?")
     return Trained(best_networks, best.reshape(len(config.components), config.restarts), step)
 
 
 def _optimizer(learning_rate: float, most_steps: int) -> optax.GradientTransformation:
-    return optax.chain(
-        optax.clip_by_global_norm(10.0),
-        optax.adam(optax.cosine_decay_schedule(learning_rate, most_steps)),
-    )
+    adam = optax.adam(optax.cosine_decay_schedule(learning_rate, most_steps))
+    return optax.chain(optax.clip_by_global_norm(10.0), adam)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -149,21 +155,17 @@ def _advance(
     edges: jax.Array,
     rows: Rows,
     picked: jax.Array,
-) -> tuple[Network, optax.OptState]:
+) -> Models:
     """Return all models one gradient step on for each row of `picked`, the minibatches' row numbers.
 
     The models share each minibatch, so that counts compare in pairs.
     """
     optimizer = _optimizer(*schedule)
 
-    def one_step(
-        carry: tuple[Network, optax.OptState], numbers: jax.Array
-    ) -> tuple[tuple[Network, optax.OptState], None]:
+    def one_step(carry: Models, numbers: jax.Array) -> tuple[Models, None]:
         minibatch = jax.tree.map(lambda array: array[numbers], rows)
 
-        def one_model(
-            network: Network, state: optax.OptState, mask: jax.Array
-        ) -> tuple[Network, optax.OptState]:
+        def one_model(network: Network, state: optax.OptState, mask: jax.Array) -> Models:
             gradient = jax.grad(_loss)(network, mask, edges, minibatch)
             update, state = optimizer.update(gradient, state)
             return optax.apply_updates(network, update), state
@@ -213,10 +215,18 @@ def fit_behavior(
 ) -> tuple[TanhMixture, FitReport]:
     """Return the density with the best held-out likelihood, and the report that says how good it is.
 
-    `episode` numbers the episode of each row; whole episodes are held out. `low` and `high` bound the actions
-    where known; logged actions beyond them widen the box (see `support_box`).
+    states: the logged states, (n, q).
+    actions: the logged actions, (n, d).
+    episode: the number of each row's episode, (n,); whole episodes are held out.
+    low: the lower bounds of the actions, (d,), where they are known; logged actions beyond the bounds widen the
+        density's box (see `support_box`). None by default: the box is found in the log.
+    high: the upper bounds, likewise.
+    config: how the density is fitted; the paper's component counts and network by default.
+    progress: called after each check of the held-out likelihood; None by default.
     """
-    states, actions, episode = _checked(states, actions, episode)
+    started = time.perf_counter()
+    states, actions, episode = np.asarray(states), np.asarray(actions), np.asarray(episode)
+    _check_rows(states, actions, episode)
     held = held_out_rows(episode, config.held_out, np.random.default_rng(config.seed))
     given = given_box(low, high, actions.shape[1])
     box = support_box(actions, given)
@@ -236,9 +246,8 @@ def fit_behavior(
         for i, count in enumerate(config.components)
     ]
     best = int(trained.held_out.mean(axis=1).argmax())
-    errors = [
-        episode_standard_error(fit.log_prob(states[held], actions[held]), episode[held]) for fit in fits
-    ]
+    held_out = (states[held], actions[held])
+    errors = [episode_standard_error(fit.log_prob(*held_out), episode[held]) for fit in fits]
     report = FitReport(
         components=config.components,
         log_likelihood=trained.held_out + log_jacobian,
@@ -253,15 +262,106 @@ def fit_behavior(
         widened=(box[0] < (given or box)[0]) | (box[1] > (given or box)[1]),
         on_bound=share_on_bound(actions, *(given or box)),
         in_layer=(latent.side != 0).mean(axis=0),
-        calibration=calibration(fits[best].pit(states[held], actions[held], config.seed)),
+        calibration=calibration(fits[best].pit(*held_out, config.seed)),
+        seconds=time.perf_counter() - started,
     )
     return fits[best], report
+
+
+DENSITY_FILE, REPORT_FILE = "behavior.safetensors", "behavior_fit.json"
+SCHEMA = "kmifqe.behavior_fit/2"
+
+
+class Fitted(NamedTuple):
+    """A fitted density, the report of its fit, and whether both were kept by an earlier call."""
+
+    density: TanhMixture
+    report: FitReport
+    is_kept: bool
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What REPORT_FILE holds: it vouches for the density file beside it."""
+
+    schema: str
+    fitted_on: dict[str, str]  # a digest of everything that decides the fit
+    density: str  # the digest of the density file
+    report: FitReport
+
+
+def fit_or_load(
+    folder: Path | None,
+    transitions: Transitions,
+    *,
+    low: np.ndarray | None = None,
+    high: np.ndarray | None = None,
+    config: FitConfig = FitConfig(),
+    progress: Callable[[FitProgress], None] | None = None,
+    afresh: bool = False,
+) -> Fitted:
+    """Return the density that `folder` holds of this log, or fit one and keep it there with its report.
+
+    A density fitted to another log, box or config is refused. One whose file is missing, cut or changed is
+    fitted again. The density always comes from its file, so that a resumed run sees the same one.
+
+    folder: an existing directory for the two files; None fits and keeps nothing.
+    transitions: the log.
+    low: the lower bounds of the actions, as for `fit_behavior`; None by default.
+    high: the upper bounds; None by default.
+    config: how the density is fitted, by default as the paper does.
+    progress: called after each check of the held-out likelihood; None by default.
+    afresh: fit again, whatever the folder holds; False by default.
+    """
+    t = transitions
+    fitted_on = {
+        "states": digest(t.states),
+        "actions": digest(t.actions),
+        "episode": digest(t.episode),
+        "low": digest(None if low is None else np.asarray(low)),
+        "high": digest(None if high is None else np.asarray(high)),
+        "config": digest(to_json(config)),
+    }
+    report = None if folder is None or afresh else _read_kept(folder, fitted_on)
+    if folder is not None and report is not None:
+        return Fitted(TanhMixture.load(folder / DENSITY_FILE), report, True)
+    density, report = fit_behavior(t.states, t.actions, t.episode, low, high, config, progress)
+    if folder is not None:
+        path = folder / DENSITY_FILE
+        density.save(path)
+        write_json(folder / REPORT_FILE, _Kept(SCHEMA, fitted_on, digest(path.read_bytes()), report))
+        density = TanhMixture.load(path)
+    return Fitted(density, report, False)
+
+
+def _read_kept(folder: Path, fitted_on: dict[str, str]) -> FitReport | None:
+    """Return the kept report, or None where there is none or its density file is not what was written."""
+    path, density = folder / REPORT_FILE, folder / DENSITY_FILE
+    try:
+        record = read_json(path, dict[str, Any])
+    except InputError:
+        return None  # missing, or as good as lost
+    if record.get("schema") != SCHEMA:
+        raise InputError(
+            f"{path}: its schema is {shown(record.get('schema'))!r}, this version reads {SCHEMA!r}; "
+            "--force to fit again"
+        )
+    kept = read_json(path, _Kept)
+    changed = [name for name, value in fitted_on.items() if kept.fitted_on.get(name) != value]
+    if changed:
+        raise InputError(
+            f"{density}: was fitted to other data: {', '.join(changed)} differ; "
+            "give the same, choose another --out, or --force to fit again"
+        )
+    is_whole = density.is_file() and digest(density.read_bytes()) == kept.density
+    return kept.report if is_whole else None
 
 
 def held_out_rows(episode: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
     """Return which rows are held out, bool: random whole episodes until `share` of the rows is reached.
 
     At least one episode is held out and one kept. A log of one episode gives up its last rows instead.
+    `episode` is the number of each row's episode, (n,), and `rng` draws the episodes.
     """
     _, index, lengths = np.unique(episode, return_inverse=True, return_counts=True)
     if len(lengths) == 1:
@@ -280,17 +380,13 @@ def _state_scale(states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return mean.astype(np.float32), std.astype(np.float32)  # float32, lest a wide log be copied in float64
 
 
-def _checked(
-    states: np.ndarray, actions: np.ndarray, episode: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    states, actions, episode = np.asarray(states), np.asarray(actions), np.asarray(episode)
+def _check_rows(states: np.ndarray, actions: np.ndarray, episode: np.ndarray) -> None:
+    rows = len(states)
     for field, array, ndim in (("states", states, 2), ("actions", actions, 2), ("episode", episode, 1)):
-        if array.ndim != ndim or len(array) != len(states):
-            raise InputError(
-                f"behaviour fit: {field} has shape {array.shape}; expected {ndim} axes and {len(states)} rows"
-            )
+        if array.ndim != ndim or len(array) != rows:
+            shape = array.shape
+            raise InputError(f"behaviour fit: {field} has shape {shape}; expected {ndim} axes, {rows} rows")
         if not np.isfinite(array).all():
             raise InputError(f"behaviour fit: {field} holds NaN or infinity; expected finite numbers")
-    if len(states) < FEWEST_ROWS:
-        raise InputError(f"behaviour fit: {len(states)} rows; expected at least {FEWEST_ROWS}")
-    return states, actions, episode
+    if rows < FEWEST_ROWS:
+        raise InputError(f"behaviour fit: {rows} rows; expected at least {FEWEST_ROWS}")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+
+from kmifqe.io.serialize import plain
 
 LARGEST_KS = 0.05  # the largest gap between stated and observed probabilities that we let pass
 
@@ -67,6 +70,7 @@ class FitReport:
     on_bound: np.ndarray  # (d,) share of rows exactly on a bound: atoms that no density has
     in_layer: np.ndarray  # (d,) share of rows in a boundary layer, atoms included
     calibration: Calibration
+    seconds: float = 0.0  # how long the fit took
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -88,50 +92,39 @@ class FitReport:
                 f"KS distance {self.calibration.ks.max():.3f}, above {self.calibration.threshold:.3f}"
             )
         if self.held_out_episodes < 10:
-            found.append(
-                f"only {self.held_out_episodes} episode(s) held out: likelihoods and their errors are rough"
-            )
+            found.append(f"only {self.held_out_episodes} episode(s) held out: likelihoods are rough")
         return tuple(found)
 
-    def as_record(self) -> dict[str, object]:
-        """Return the report as plain values for JSON."""
+    def as_record(self) -> dict[str, Any]:
+        """Return the report as plain values for JSON, the counts as rows of a table."""
         check = self.calibration
-        return {
-            "table": [
-                {
-                    "components": count,
-                    "log_likelihood": float(values.mean()),
-                    "standard_error": _finite_or_none(error),
-                    "restarts": [float(value) for value in values],
-                    "restart_standard_error": restart_standard_error(values),
-                }
-                for count, values, error in zip(self.components, self.log_likelihood, self.standard_error)
-            ],
-            "chosen": self.chosen,
-            "held_out_rows": self.held_out_rows,
-            "held_out_episodes": self.held_out_episodes,
-            "train_rows": self.train_rows,
-            "steps": self.steps,
-            "low": self.low.tolist(),
-            "high": self.high.tolist(),
-            "widened": self.widened.tolist(),
-            "on_bound": self.on_bound.tolist(),
-            "in_layer": self.in_layer.tolist(),
-            "calibration": {
-                "coverage_50": check.coverage_50.tolist(),
-                "coverage_90": check.coverage_90.tolist(),
-                "ks": check.ks.tolist(),
-                "threshold": check.threshold,
-                "miscalibrated": check.miscalibrated.tolist(),
-            },
-            "warnings": list(self.warnings),
-        }
+        rows = zip(self.components, self.log_likelihood, self.standard_error)
+        in_table = ("components", "log_likelihood", "standard_error", "seconds")
+        record = {name: value for name, value in vars(self).items() if name not in in_table}
+        return plain(
+            {
+                "table": [
+                    {
+                        "components": count,
+                        "log_likelihood": values.mean(),
+                        "standard_error": error,
+                        "restarts": values,
+                        "restart_standard_error": restart_standard_error(values),
+                    }
+                    for count, values, error in rows
+                ],
+                **record,
+                "calibration": vars(check)
+                | {"threshold": check.threshold, "miscalibrated": check.miscalibrated},
+                "warnings": self.warnings,
+            }
+        )
 
 
 def episode_standard_error(values: np.ndarray, episode: np.ndarray) -> float:
     """Return the standard error of the mean of `values` when rows of one episode may depend on one another.
 
-    The mean is a ratio of sums over episodes; its error follows from the episodes' summed deviations. NaN for
+    The mean is a ratio of sums over episodes; its error is that of the episodes' summed deviations. NaN for
     one episode.
     """
     _, index = np.unique(episode, return_inverse=True)
@@ -145,10 +138,6 @@ def episode_standard_error(values: np.ndarray, episode: np.ndarray) -> float:
 def restart_standard_error(values: np.ndarray) -> float | None:
     """Return the standard error over restarts, or None for a single one."""
     return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
-
-
-def _finite_or_none(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
 
 
 def _listed(flags: np.ndarray) -> str:

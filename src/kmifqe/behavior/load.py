@@ -1,4 +1,4 @@
-"""The value of `--behavior`, or a user's own object -> a density that is checked each time it is asked."""
+"""Densities that need no fit: Gaussian noise around a policy, a user's own object, what `--behavior` names."""
 
 from __future__ import annotations
 
@@ -9,12 +9,98 @@ from pathlib import Path
 
 import numpy as np
 
-from kmifqe.behavior.gaussian import GaussianBehavior
 from kmifqe.behavior.mixture import TanhMixture
+from kmifqe.behavior.support import Numbers, make_box, per_dimension
 from kmifqe.errors import InputError
 from kmifqe.io.policies.load import load_policy
 from kmifqe.io.policies.objects import IMPORTABLE, import_object
-from kmifqe.mdp.ask import Behavior, FactorizedBehavior, Fit, Logged, Policy
+from kmifqe.mdp.ask import Behavior, FactorizedBehavior, Logged, Policy
+
+
+class FitRequest:
+    """Stands for: no density is known; fit one to the log with `fit_or_load`."""
+
+    def __repr__(self) -> str:
+        return "FitRequest()"
+
+
+HALF_LOG_2PI = 0.5 * np.log(2.0 * np.pi)
+
+
+class GaussianBehavior:
+    """μ(a|s) = Π_j [(1 − p_j) N(a_j; μ̃_j(s), (std_j·a_max_j)²) + p_j U(a_j; low_j, high_j)].
+
+    a_max is half the action range, so `std` is in units of it; p is `uniform_share`. Both may be given per
+    dimension: the paper's Pendulum with one dummy is std 0.5 and uniform_share (0.2, 1). Actions are logged
+    as drawn: a Gaussian one may lie outside [low, high], and the density there is the Gaussian's alone.
+    """
+
+    def __init__(
+        self, policy: Policy, std: Numbers, low: Numbers, high: Numbers, uniform_share: Numbers = 0.0
+    ) -> None:
+        self.policy = policy
+        dims, where = np.size(low), "Gaussian behaviour"
+        if np.size(high) != dims:
+            raise InputError(f"{where}: {dims} numbers in low and {np.size(high)} in high; expected as many")
+        self.low, self.high = make_box(low, high, dims, where)
+        self.std = per_dimension(std, dims, f"{where}: std")
+        self.uniform_share = per_dimension(uniform_share, dims, f"{where}: uniform_share")
+        if not (self.std > 0).all():
+            raise InputError(f"{where}: std is {_show(self.std)}; expected positive, in units of a_max")
+        if not ((self.uniform_share >= 0) & (self.uniform_share <= 1)).all():
+            raise InputError(f"{where}: uniform_share is {_show(self.uniform_share)}; expected within [0, 1]")
+
+    @property
+    def scale(self) -> np.ndarray:
+        """The Gaussian's standard deviation in action units, std·a_max, shape (d,)."""
+        return self.std * 0.5 * (self.high - self.low)
+
+    def log_prob(self, states: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        """Return log μ(a|s), shape (n,), float64; −inf only where the density is exactly 0."""
+        return self.log_prob_per_dimension(states, actions).sum(axis=1)
+
+    def log_prob_per_dimension(self, states: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        """Return log μ_j(a_j|s), shape (n, d), float64."""
+        mean = self._mean(states)
+        actions = np.asarray(actions, np.float64)
+        if actions.shape != mean.shape:
+            raise InputError(f"Gaussian behaviour: actions have shape {actions.shape}; expected {mean.shape}")
+        z = (actions - mean) / self.scale
+        gaussian = -0.5 * z * z - np.log(self.scale) - HALF_LOG_2PI
+        if not self.uniform_share.any():
+            return gaussian
+        inside = (actions >= self.low) & (actions <= self.high)
+        with np.errstate(divide="ignore"):  # log 0 = −inf is right: a share of 0 or 1 has one part only
+            gaussian += np.log1p(-self.uniform_share)
+            uniform = np.where(inside, np.log(self.uniform_share / (self.high - self.low)), -np.inf)
+        return np.logaddexp(gaussian, uniform)
+
+    def sample(self, rng: np.random.Generator, states: np.ndarray) -> np.ndarray:
+        """Return one action drawn for each state, shape (n, d), float32, as drawn: not clipped to the box."""
+        mean = self._mean(states)
+        drawn = mean + self.scale * rng.standard_normal(mean.shape)
+        uniform = rng.uniform(self.low, self.high, mean.shape)
+        return np.where(rng.random(mean.shape) < self.uniform_share, uniform, drawn).astype(np.float32)
+
+    def _mean(self, states: np.ndarray) -> np.ndarray:
+        states = np.asarray(states)
+        mean = np.asarray(self.policy(states), np.float64)
+        if mean.shape != (len(states), len(self.low)):
+            raise InputError(
+                f"Gaussian behaviour: the policy gave shape {mean.shape} for {len(states)} states; "
+                f"expected ({len(states)}, {len(self.low)}), as many columns as action bounds"
+            )
+        return mean
+
+    def __repr__(self) -> str:
+        name = getattr(self.policy, "name", None) or type(self.policy).__name__
+        share = f", uniform_share={_show(self.uniform_share)}" if self.uniform_share.any() else ""
+        return f"GaussianBehavior({name}, std={_show(self.std)}{share})"
+
+
+def _show(array: np.ndarray) -> str:
+    distinct = np.unique(array)
+    return f"{distinct[0]:g}" if len(distinct) == 1 else "(" + ", ".join(f"{x:g}" for x in array) + ")"
 
 
 class CheckedBehavior:
@@ -96,7 +182,7 @@ def parse_behavior(
     low: np.ndarray | None = None,
     high: np.ndarray | None = None,
     load: Callable[[str], Policy] = load_policy,
-) -> Behavior | Logged | Fit:
+) -> Behavior | Logged | FitRequest:
     """Return what `spec` names (see FORMS).
 
     `low` and `high`, the action bounds, are needed for `gaussian` where the policy does not carry them; where
@@ -107,7 +193,7 @@ def parse_behavior(
     if spec == "logged":
         return Logged()
     if spec == "fit":
-        return Fit()
+        return FitRequest()
     if kind == "gaussian":
         return _gaussian(spec, low, high, load)
     if spec.endswith(".safetensors"):
@@ -149,9 +235,7 @@ def _gaussian_parts(spec: str) -> tuple[str, list[float], list[float]]:
     else:
         policy, std = head, last
     if not policy:
-        raise InputError(
-            f"behaviour {spec!r}: POLICY or STD is missing; expected gaussian:POLICY:STD[:UNIFORM_SHARE]"
-        )
+        raise InputError(f"behaviour {spec!r}: POLICY or STD is missing; expected {FORMS}")
     for part, text in (("STD", std), ("UNIFORM_SHARE", share)):
         if not _is_numbers(text):
             raise InputError(

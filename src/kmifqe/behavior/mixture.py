@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -17,11 +16,11 @@ import numpy as np
 from jax.scipy.special import log_ndtr, logsumexp, ndtr
 from jaxtyping import Array, Float, Int
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from kmifqe.behavior.support import Support
-from kmifqe.errors import InputError
-from kmifqe.io.archives import shown
+from kmifqe.errors import InputError, listed, shown
+from kmifqe.io.files import write_file
 from kmifqe.io.policies.actor import UNREADABLE
 
 MIN_LOG_STD, MAX_LOG_STD = -6.0, 3.0  # in units of the log's own spread: no spike narrower than 1/400 of it
@@ -43,7 +42,10 @@ class Components(NamedTuple):
 def init_network(
     rng: np.random.Generator, state_dim: int, hidden: tuple[int, ...], components: int, action_dim: int
 ) -> Network:
-    """Return random weights whose components start spread over the log's own range, alike at every state."""
+    """Return random weights whose components start spread over the log's own range, alike at every state.
+
+    `rng` draws them; `state_dim`, `hidden`, `components` and `action_dim` are the network's sizes.
+    """
     layers = []
     inputs = state_dim
     for width in hidden:
@@ -58,7 +60,7 @@ def init_network(
 
 
 def components_at(network: Network, mask: Float[Array, " k"], state: Float[Array, " q"]) -> Components:
-    """Return the mixture at a standardised state; `mask` is 0 for a component in use and −inf for padding."""
+    """Return the mixture of `network` at a standardised `state`; `mask` is 0, or −inf for padding components."""
     x = state
     for weight, bias in network[:-1]:
         x = jax.nn.relu(x @ weight + bias)
@@ -80,7 +82,13 @@ def _bounded_log_std(raw: Float[Array, "k d"]) -> Float[Array, "k d"]:
 def component_log_probs(
     mixture: Components, z: Float[Array, " d"], side: Int[Array, " d"], edges: Float[Array, "2 d"]
 ) -> Float[Array, "k d"]:
-    """Return each component's log-density per dimension, or its log-mass beyond the edge in a layer."""
+    """Return each component's log-density per dimension, or its log-mass beyond the edge in a layer.
+
+    mixture: the components at the state.
+    z: the action in latent space.
+    side: −1 or +1 where the action lies in the lower or upper boundary layer, else 0.
+    edges: where the two layers begin in latent space.
+    """
     inverse_std = jnp.exp(-mixture.log_std)
     density = -0.5 * ((z - mixture.mean) * inverse_std) ** 2 - mixture.log_std - HALF_LOG_2PI
     beyond = jnp.where(side < 0, edges[0] - mixture.mean, mixture.mean - edges[1])
@@ -90,7 +98,10 @@ def component_log_probs(
 def mixture_log_prob(
     mixture: Components, z: Float[Array, " d"], side: Int[Array, " d"], edges: Float[Array, "2 d"]
 ) -> Float[Array, ""]:
-    """Return log Σ_k w_k Π_j p_kj in latent space; the support's log-Jacobian makes it the action's."""
+    """Return log Σ_k w_k Π_j p_kj in latent space; the support's log-Jacobian makes it the action's.
+
+    `mixture`, `z`, `side` and `edges` are as for `component_log_probs`.
+    """
     return logsumexp(mixture.log_weight + component_log_probs(mixture, z, side, edges).sum(axis=1))
 
 
@@ -104,6 +115,7 @@ def conditional_cdf(
     """Return F(a_j | a_1..a_{j−1}, s) for each j (Rosenblatt): iid uniform if the density is right.
 
     An action in a boundary layer is known only to be there: `uniform` places it within that cell's mass.
+    `mixture`, `z`, `side` and `edges` are as for `component_log_probs`.
     """
     before = jnp.cumsum(component_log_probs(mixture, z, side, edges), axis=1)
     before = jnp.concatenate([jnp.zeros_like(before[:, :1]), before[:, :-1]], axis=1)
@@ -118,7 +130,7 @@ def conditional_cdf(
 def sample_latent(
     mixture: Components, uniform: Float[Array, ""], normal: Float[Array, " d"]
 ) -> Float[Array, " d"]:
-    """Return one draw in latent space: `uniform` in [0, 1) picks the component, `normal` the place in it."""
+    """Return a draw from `mixture`: `uniform` in [0, 1) picks the component, `normal` the place in it."""
     k = jnp.searchsorted(jnp.cumsum(jnp.exp(mixture.log_weight[:-1])), uniform, side="right")
     return mixture.mean[k] + jnp.exp(mixture.log_std[k]) * normal
 
@@ -199,17 +211,8 @@ class TanhMixture:
         for i, (weight, bias) in enumerate(self.network):
             tensors[f"w{i}"], tensors[f"b{i}"] = np.asarray(weight), np.asarray(bias)
         arrays = {key: np.ascontiguousarray(value) for key, value in tensors.items()}
-        path = Path(path)
-        partial_path = path.with_name(path.name + ".part")
-        try:
-            save_file(
-                arrays, partial_path, metadata={"format": FORMAT, "layer": json.dumps(self.support.layer)}
-            )
-            os.replace(partial_path, path)
-        except (OSError, SafetensorError) as error:
-            raise InputError(f"{path}: cannot write the fitted behaviour ({error})") from error
-        finally:
-            partial_path.unlink(missing_ok=True)
+        metadata = {"format": FORMAT, "layer": json.dumps(self.support.layer)}
+        write_file(Path(path), save(arrays, metadata=metadata))
 
     @staticmethod
     def load(path: str | Path) -> TanhMixture:
@@ -248,11 +251,9 @@ class TanhMixture:
 
     def _checked(self, states: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         states, actions = self._checked_states(states), np.asarray(actions)
-        if actions.shape != (len(states), self.action_dim):
-            raise InputError(
-                f"{self.name}: actions have shape {actions.shape}; expected "
-                f"({len(states)}, {self.action_dim})"
-            )
+        expected = (len(states), self.action_dim)
+        if actions.shape != expected:
+            raise InputError(f"{self.name}: actions have shape {actions.shape}; expected {expected}")
         return states, actions
 
     def __repr__(self) -> str:
@@ -300,35 +301,24 @@ def _from_fields(fields: dict[str, np.ndarray], settings: dict[str, str], name: 
     wanted += [f"{kind}{i}" for i in range(max(layers, 1)) for kind in "wb"]
     for field in wanted:
         if field not in fields:
-            raise InputError(
-                f"{name}: field {field} is missing; found {shown(', '.join(sorted(fields)), 200) or 'nothing'}"
-            )
-        if fields[field].dtype.kind != "f":
-            raise InputError(
-                f"{name}: {field} has type {fields[field].dtype}; expected floating-point numbers"
-            )
-        if not np.isfinite(fields[field]).all():
-            raise InputError(f"{name}: {field} holds NaN or infinity")
+            raise InputError(f"{name}: field {field} is missing; found {listed(fields)}")
+        if fields[field].dtype.kind != "f" or not np.isfinite(fields[field]).all():
+            found = "NaN or infinity" if fields[field].dtype.kind == "f" else f"type {fields[field].dtype}"
+            raise InputError(f"{name}: {field} holds {found}; expected floating-point numbers")
     try:
         layer = float(settings["layer"])
     except (KeyError, ValueError) as error:
         raise InputError(f"{name}: layer is missing or no number in the metadata") from error
     dims, width = fields["low"].size, fields["state_mean"].size
-    sizes = dict.fromkeys(("low", "high", "centre", "scale"), dims) | {
-        "state_mean": width,
-        "state_std": width,
-    }
-    for field, expected in sizes.items():
+    for field in wanted[:6]:
+        expected = width if field.startswith("state") else dims
         if fields[field].shape != (expected,) or expected == 0:
-            raise InputError(
-                f"{name}: {field} has shape {fields[field].shape}; expected ({expected or 'some'},)"
-            )
+            shape = fields[field].shape
+            raise InputError(f"{name}: {field} has shape {shape}; expected ({expected or 'some'},)")
     if not (fields["low"] < fields["high"]).all():
         raise InputError(f"{name}: low is not below high in every action dimension")
     if not ((fields["scale"] > 0).all() and (fields["state_std"] > 0).all() and 0 < layer < 1):
-        raise InputError(
-            f"{name}: scale, state_std or layer is not positive; expected a density saved by a fit"
-        )
+        raise InputError(f"{name}: scale, state_std or layer is not positive; expected a density of a fit")
     for i in range(layers):
         weight, bias = fields[f"w{i}"], fields[f"b{i}"]
         if weight.ndim != 2 or weight.shape[0] != width or bias.shape != weight.shape[1:]:
@@ -338,10 +328,7 @@ def _from_fields(fields: dict[str, np.ndarray], settings: dict[str, str], name: 
             )
         width = weight.shape[1]
     if width == 0 or width % (1 + 2 * dims):
-        raise InputError(
-            f"{name}: the last layer has {width} outputs; expected a multiple of {1 + 2 * dims} "
-            f"(1 + 2 × {dims} action dimensions)"
-        )
+        raise InputError(f"{name}: the last layer has {width} outputs; expected a multiple of {1 + 2 * dims}")
     return TanhMixture(
         network=tuple((jnp.asarray(fields[f"w{i}"]), jnp.asarray(fields[f"b{i}"])) for i in range(layers)),
         support=Support(fields["low"], fields["high"], fields["centre"], fields["scale"], layer),

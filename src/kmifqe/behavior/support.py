@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,9 @@ ON_BOUND = 1e-6  # of the half-range: float32 rounding of a bound, so still an a
 WIDEN_MARGIN = 0.1  # of the half-range: room beyond the most extreme logged action of an unbounded dimension
 ATOM_ROWS = 10  # this many rows with the very same extreme value are a bound, not chance
 MIN_SPREAD = 1e-3  # a dimension that never varies still gets a finite scale
+
+Numbers = np.ndarray | Sequence[float] | float
+Box = tuple[np.ndarray, np.ndarray]  # (low, high), each (d,) float64
 
 
 @dataclass(frozen=True)
@@ -68,25 +72,32 @@ class Support:
         return 0.5 * (self.low + self.high) + self.half * t
 
 
-def given_box(
-    low: np.ndarray | None, high: np.ndarray | None, dims: int
-) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the action bounds the user gave, each of shape (dims,), or None for none."""
+def given_box(low: np.ndarray | None, high: np.ndarray | None, dims: int) -> Box | None:
+    """Return the action bounds `low` and `high` that the user gave, each of shape (`dims`,), or None for none."""
     if low is None and high is None:
         return None
     if low is None or high is None:
-        raise InputError(
-            "behaviour fit: one of low and high is missing; expected both action bounds or neither"
-        )
-    lower, upper = _given(low, "low", dims), _given(high, "high", dims)
+        raise InputError("behaviour fit: one of low and high is missing; expected both or neither")
+    return make_box(low, high, dims, "behaviour fit")
+
+
+def make_box(low: Numbers, high: Numbers, dims: int, where: str) -> Box:
+    """Return `low` and `high` as arrays of shape (`dims`,), low below high; messages begin with `where`."""
+    lower, upper = per_dimension(low, dims, f"{where}: low"), per_dimension(high, dims, f"{where}: high")
     if not (lower < upper).all():
-        raise InputError("behaviour fit: low is not below high in every action dimension")
+        raise InputError(f"{where}: low is {lower} and high {upper}; expected low below high in each")
     return lower, upper
 
 
-def support_box(
-    actions: np.ndarray, given: tuple[np.ndarray, np.ndarray] | None = None
-) -> tuple[np.ndarray, np.ndarray]:
+def per_dimension(value: Numbers, dims: int, what: str) -> np.ndarray:
+    """Return `value`, one finite number or one for each of `dims` action dimensions; messages begin with `what`."""
+    array = np.asarray(value, np.float64)
+    if array.shape not in ((), (1,), (dims,)) or not np.isfinite(array).all():
+        raise InputError(f"{what} is {array}; expected a finite number, or one for each of {dims} dimensions")
+    return np.broadcast_to(array, (dims,)).copy()
+
+
+def support_box(actions: np.ndarray, given: Box | None = None) -> Box:
     """Return the box (low, high) of the density: the given one, widened where the log leaves it.
 
     A bound that logged actions cross is no bound of the behaviour (Gaussian actions logged as drawn): that
@@ -109,22 +120,13 @@ def support_box(
 
 
 def make_support(actions: np.ndarray, low: np.ndarray, high: np.ndarray, layer: float) -> Support:
-    """Return the support on [low, high] in which `actions` have latent mean 0 and spread 1."""
+    """Return the support on [`low`, `high`] with that `layer` in which `actions` have latent mean 0, spread 1."""
     plain = Support(low, high, np.zeros_like(low), np.ones_like(low), layer)
     z = plain.to_latent(actions).z.astype(np.float64)
     return Support(low, high, z.mean(axis=0), np.maximum(z.std(axis=0), MIN_SPREAD), layer)
 
 
 def share_on_bound(actions: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Return the share of rows that sit exactly on `low` or `high`, to float32 rounding, shape (d,)."""
+    """Return the share of `actions` that sit exactly on `low` or `high`, to float32 rounding, shape (d,)."""
     slack = ON_BOUND * 0.5 * (high - low)
     return ((np.abs(actions - low) <= slack) | (np.abs(actions - high) <= slack)).mean(axis=0)
-
-
-def _given(bound: np.ndarray, field: str, dims: int) -> np.ndarray:
-    array = np.atleast_1d(np.asarray(bound, np.float64))
-    if array.shape not in ((1,), (dims,)) or not np.isfinite(array).all():
-        raise InputError(
-            f"behaviour fit: {field} is {array}; expected {dims} finite numbers, one per action dimension"
-        )
-    return np.broadcast_to(array, (dims,)).copy()

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from kmifqe.cli import dataset, demo, evaluate, report, reproduce, resume, study, worlds
+from kmifqe.cli import dataset, demo, evaluate, report, reproduce, study, worlds
 from kmifqe.errors import InputError
 
 app = typer.Typer(
@@ -19,8 +19,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.command("demo")(demo.demo)
-app.command("evaluate")(evaluate.evaluate)
-app.command("resume")(resume.resume)
+app.command("evaluate", cls=evaluate.NamesEstimators)(evaluate.evaluate)
+app.command("resume")(evaluate.resume)
 app.command("report")(report.report)
 app.command("reproduce")(reproduce.reproduce)
 app.add_typer(dataset.app, name="dataset")

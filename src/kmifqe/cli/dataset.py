@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import math
-from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from kmifqe.io.logs.load import load_dataset
 from kmifqe.io.logs.save import refuse_target, save_dataset
-from kmifqe.io.logs.summary import ActionRange, DatasetSummary, Spread, inspect
+from kmifqe.io.logs.summary import DatasetSummary, Spread, inspect
+from kmifqe.io.serialize import to_json
 
 app = typer.Typer(help="Look at a log before trusting it, and change its format.", no_args_is_help=True)
 
@@ -39,7 +37,7 @@ MaxEpisodeSteps = Annotated[
 
 
 @app.command("inspect")
-def inspect_command(
+def _inspect(
     data: Data,
     max_episode_steps: MaxEpisodeSteps = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
@@ -50,19 +48,17 @@ def inspect_command(
     """
     summary = inspect(load_dataset(data, max_episode_steps=max_episode_steps, check_finite=False))
     if as_json:
-        typer.echo(json.dumps(_plain(asdict(summary)), indent=2, allow_nan=False))
+        typer.echo(to_json(summary, indent=2).decode(), nl=False)
         return
     console = Console()
     console.print(_overview(summary))
     console.print(_actions(summary))
-    for note in summary.notes:
-        console.print(f"[cyan]note:[/] {escape(note)}", highlight=False)
-    for warning in summary.warnings:
-        console.print(f"[yellow]warning:[/] {escape(warning)}", highlight=False)
+    _print_each(console, "[cyan]note:[/]", summary.notes)
+    _print_each(console, "[yellow]warning:[/]", summary.warnings)
 
 
 @app.command("convert")
-def convert_command(
+def _convert(
     source: Annotated[str, typer.Argument(metavar="A", help="What to read: any DATA.", show_default=False)],
     target: Annotated[
         Path,
@@ -83,17 +79,21 @@ def convert_command(
     transitions = load_dataset(source, max_episode_steps=max_episode_steps)
     save_dataset(transitions, target, overwrite=force)
     console = Console()
-    for note in transitions.notes:
-        console.print(f"[cyan]note:[/] {escape(note)}", highlight=False)
+    _print_each(console, "[cyan]note:[/]", transitions.notes)
     counts = f"{len(transitions):,} transitions in {transitions.n_episodes:,} episodes"
     console.print(f"wrote {escape(str(target))}: {counts}", highlight=False, soft_wrap=True)
 
 
+def _print_each(console: Console, label: str, sentences: tuple[str, ...]) -> None:
+    for sentence in sentences:
+        console.print(f"{label} {escape(sentence)}", highlight=False)
+
+
 def _overview(summary: DatasetSummary) -> Table:
-    table = Table(title=escape(summary.name), show_header=False, title_justify="left")
-    table.add_column(style="bold")
-    table.add_column()
+    name, bold = escape(summary.name), Column(style="bold")
+    table = Table(bold, "", title=name, show_header=False, title_justify="left")
     lengths = f"min {summary.length_min:,}, median {summary.length_median:,g}, max {summary.length_max:,}"
+    constants = (("states", summary.constant_states), ("actions", summary.constant_actions))
     rows = {
         "transitions": f"{summary.transitions:,} (states {summary.state_dim}, actions {summary.action_dim})",
         "episodes": f"{summary.episodes:,}, length {lengths}",
@@ -103,7 +103,8 @@ def _overview(summary: DatasetSummary) -> Table:
         "on a bound": f"{summary.rows_on_bound:,} rows ({summary.rows_on_bound / summary.transitions:.2%})",
         "NaN": _counts(summary.nan),
         "infinity": _counts(summary.infinite),
-        "constant": _constants(summary),
+        "constant": "; ".join(f"{what} {', '.join(map(str, held))}" for what, held in constants if held)
+        or "none",
         "unusable in-sample": _counts(summary.unusable),
         "no next state": f"{summary.no_next_state:,} rows",
         "logged densities": summary.logged_densities,
@@ -116,14 +117,11 @@ def _overview(summary: DatasetSummary) -> Table:
 def _actions(summary: DatasetSummary, most: int = 32) -> Table:
     table = Table("action", "low", "high", "exactly low", "exactly high")
     for number, bounds in enumerate(summary.actions[:most]):
-        table.add_row(str(number), *_bounds(bounds))
+        ends = (f"{bounds.low:.6g}", f"{bounds.high:.6g}", f"{bounds.at_low:,}", f"{bounds.at_high:,}")
+        table.add_row(str(number), *ends)
     if len(summary.actions) > most:
         table.caption = f"and {len(summary.actions) - most} more (--json shows all)"
     return table
-
-
-def _bounds(bounds: ActionRange) -> tuple[str, ...]:
-    return f"{bounds.low:.6g}", f"{bounds.high:.6g}", f"{bounds.at_low:,}", f"{bounds.at_high:,}"
 
 
 def _spread(spread: Spread) -> str:
@@ -132,18 +130,3 @@ def _spread(spread: Spread) -> str:
 
 def _counts(counts: dict[str, int]) -> str:
     return "\n".join(f"{count:,} {what}" for what, count in counts.items() if count) or "none"
-
-
-def _constants(summary: DatasetSummary) -> str:
-    parts = {"states": summary.constant_states, "actions": summary.constant_actions}
-    held = [f"{what} {', '.join(map(str, columns))}" for what, columns in parts.items() if columns]
-    return "; ".join(held) or "none"
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as JSON knows it: numbers that are not finite become null."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

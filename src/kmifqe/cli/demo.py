@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -24,16 +24,14 @@ def demo(
     Takes about three minutes on two cores. Nothing is downloaded: both policies come with the package.
     """
     # Not above: with these comes JAX, which --help does without.
-    from kmifqe.cli.compilation import keep_compiled_programs
-    from kmifqe.cli.evaluation import examined
-    from kmifqe.cli.progress import ProgressLine, device_name
-    from kmifqe.estimators import fit
-    from kmifqe.estimators.forecast import duration
-    from kmifqe.experiments.demo import DemoConfig, demo_estimators, demo_problem
-    from kmifqe.report.figures import save_figures
-    from kmifqe.report.html.page import REPORT, write_report
-    from kmifqe.report.result import Result, result_record, write_record
-    from kmifqe.report.terminal import estimates_table, verdict_lines
+    from kmifqe.api import evaluate_problem
+    from kmifqe.cli.session import keep_compiled_programs
+    from kmifqe.experiments.pendulum import DemoConfig, demo_estimators, demo_problem
+    from kmifqe.io.format import duration
+    from kmifqe.report.page import REPORT
+    from kmifqe.report.result import Question
+    from kmifqe.report.terminal import TerminalWatch, estimates_table, verdict_lines
+    from kmifqe.report.watch import device_name
 
     console = Console()
     keep_compiled_programs()
@@ -49,44 +47,35 @@ def demo(
         f"Device:         {device_name()}",
     ):
         console.print(line, highlight=False, soft_wrap=True)
-    estimates, problem = [], setting.problem
     out.mkdir(parents=True, exist_ok=True)
-    with ProgressLine(Console(stderr=True)) as progress:
-        for estimator, steps in demo_estimators(config):
-            progress.begin(estimator.name)
-            made = fit(estimator, problem, seeds=seeds, steps=steps, on_progress=progress, bootstrap=True)
-            estimates.append(replace(examined(out, estimator, made, problem), final_state=None))
-    result = Result.of(estimates)
-    console.print(estimates_table(estimates, setting.logged_truth))
-    for line in verdict_lines(result.diagnosis):
+    estimators, steps = zip(*demo_estimators(config))
+    result = evaluate_problem(
+        setting.problem,
+        estimators,
+        Question.about(
+            setting.problem,
+            data=setting.transitions.name,
+            policy="pendulum-target.safetensors, zeros for the dummies",
+            behavior=config.behavior_name,
+        ),
+        steps=steps,
+        seeds=seeds,
+        folder=out,
+        watch=TerminalWatch(Console(stderr=True)),
+        command=sys.argv[1:],
+        references={"truth": setting.logged_truth, "behaviour": behavior.value},
+        extra={"demo": asdict(config), "truth": asdict(truth), "behavior": asdict(behavior)},
+    )
+    console.print(estimates_table(result.estimates, setting.logged_truth))
+    for line in verdict_lines(result.verdicts):
         console.print(line, highlight=False, soft_wrap=True)
-    gap = truth.value - behavior.value
+    took = duration(sum(estimate.seconds for estimate in result.estimates))
     console.print(
-        f"error: V̂ minus the value of the logged first states, which each seed weighs in its own way. The two "
-        f"policies differ by {gap:.3f}. "
-        f"All four took {duration(sum(e.seconds for e in estimates))}.",
+        "error: V̂ minus the value of the logged first states, which each seed weighs in its own way. The two "
+        f"policies differ by {truth.value - behavior.value:.3f}. All four took {took}.",
         highlight=False,
         soft_wrap=True,
     )
-    record = result_record(
-        result,
-        problem,
-        data=setting.transitions.name,
-        policy="pendulum-target.safetensors, zeros for the dummies",
-        behavior="0.8 N(pendulum-behavior.safetensors, (0.5 a_max)²) + 0.2 U, dummies U",
-        command=sys.argv[1:],
-        demo=asdict(config),
-        truth={
-            "population": asdict(truth),
-            "logged_first_states": setting.logged_truth,
-            "behavior": asdict(behavior),
-        },
-    )
-    write_record(record, out / "result.json")
-    references = {"truth": setting.logged_truth, "behaviour": behavior.value}
-    title = f"Pendulum with {config.dummies} dummy actions, {config.rows:,} logged steps"
-    save_figures(estimates, problem.counts.in_sample, out, references, title=title)
-    write_report([out], out / REPORT)
     console.print(
         f"written: {escape(str(out))}/{REPORT}, result.json, trajectories.png, bandwidth.png", highlight=False
     )

@@ -1,18 +1,40 @@
-"""`kmifqe evaluate`: the command and its options; what it does is in `evaluation`."""
+"""`kmifqe evaluate` and `kmifqe resume`: their options, and what they print. `kmifqe.evaluate` does the work."""
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.markup import escape
+from typer.core import TyperCommand
 
 from kmifqe.cli.dataset import Data, MaxEpisodeSteps
+from kmifqe.errors import InputError
 
-# Said again here, and compared with the library by a test: --help is not to wait for JAX.
-ESTIMATORS = "kmifqe, kmifqe-best, kmifqe-identity, fqe, sr-dice"
+if TYPE_CHECKING:
+    from kmifqe.store import Interrupted
+
 PRESETS = "pendulum, mujoco, d4rl, fast, pendulum-fast, mujoco-fast, d4rl-fast"
 SAVE_SECONDS = 30.0
+ESTIMATORS = "{estimators}"  # the registry's names, put in when the help is shown: with them comes JAX
+
+
+class NamesEstimators(TyperCommand):
+    """A command whose help names the estimators of the registry, also those that other packages bring."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help for `ctx` with `formatter`, with the names of the registry in place of `{estimators}`."""
+        from kmifqe.estimators.registry import entries
+
+        names = ", ".join(entry.name for entry in entries())
+        for parameter in self.params:
+            if getattr(parameter, "help", None):
+                parameter.help = parameter.help.replace(ESTIMATORS, names)  # type: ignore[attr-defined]
+        super().format_help(ctx, formatter)
 
 
 def evaluate(
@@ -59,7 +81,8 @@ def evaluate(
     ] = True,
     level: Annotated[float, typer.Option(help="Of the interval: how often it should hold the truth.")] = 0.95,
     steps: Annotated[
-        int | None, typer.Option(min=1, help="Training steps of every estimator.", show_default="the paper's")
+        int | None,
+        typer.Option(min=1, help="Training steps of every estimator.", show_default="the preset's"),
     ] = None,
     preset: Annotated[
         str,
@@ -102,7 +125,103 @@ def evaluate(
     (1 − gamma) times the expected discounted return; both are printed, with an interval (docs/intervals.md).
     Ctrl-C saves and stops; the same command with --resume goes on, and ends with the same bits.
     """
-    asked = {name: value for name, value in locals().items() if name not in ("out", "force", "resume")}
-    from kmifqe.cli.evaluation import Asked, run_evaluation
+    options = {
+        "data": data,
+        "policy": policy,
+        "behavior": behavior,
+        "gamma": gamma,
+        "estimators": list(dict.fromkeys(estimator or ["kmifqe"])),
+        "seeds": seeds,
+        "bootstrap": bootstrap,
+        "level": level,
+        "steps": steps,
+        "preset": preset,
+        "settings": setting or [],
+        "policy_normalization": policy_normalization,
+        "max_episode_steps": max_episode_steps,
+        "save_seconds": save_seconds,
+    }
+    _run(options, out, resume=resume, force=force)
 
-    run_evaluation(Asked(**asked), out, force=force, resume=resume)
+
+def resume(
+    run: Annotated[Path, typer.Argument(help="The --out of an evaluation that was stopped.", metavar="RUN")],
+) -> None:
+    """Go on with a stopped evaluation, with the options it was started with.
+
+    Example: kmifqe resume runs/first
+    """
+    from kmifqe.api import RESUMED  # with it comes JAX, which --help does without
+    from kmifqe.store.directory import MANIFEST, read_manifest
+
+    manifest = read_manifest(run)
+    if manifest is None:
+        raise InputError(
+            f"{run / MANIFEST}: does not exist; expected the --out of an evaluation that was stopped"
+        )
+    if not manifest.options:
+        raise InputError(
+            f"{run / MANIFEST}: the run was begun in Python with objects that have no name on the command line; "
+            "go on with it there, by kmifqe.evaluate(..., out=..., resume=True)"
+        )
+    unknown = sorted(set(manifest.options) - set(RESUMED))
+    if unknown:
+        raise InputError(f"{run / MANIFEST}: the option {unknown[0]} is unknown to this version")
+    out = run.resolve()
+    if Path(manifest.directory).is_dir():
+        os.chdir(manifest.directory)  # relative paths in the options start there
+    _run(manifest.options, out, resume=True, force=False)
+
+
+def _run(options: dict[str, Any], out: Path, *, resume: bool, force: bool) -> None:
+    """Evaluate, print what came out, or say how to go on where the run was stopped."""
+    from kmifqe.api import evaluate
+    from kmifqe.cli.session import Interrupts, keep_compiled_programs
+    from kmifqe.report.page import REPORT
+    from kmifqe.report.result import RESULT
+    from kmifqe.report.terminal import TerminalWatch, estimates_table, verdict_lines
+    from kmifqe.store import Interrupted
+
+    console = Console(stderr=True)
+    keep_compiled_programs()
+    interrupts = Interrupts(console)
+    try:
+        with interrupts:
+            result = evaluate(
+                **options,
+                out=out,
+                resume=resume,
+                force=force,
+                watch=TerminalWatch(console),
+                stop_asked=interrupts.asked,
+                command=sys.argv[1:],
+            )
+    except Interrupted as stopped:
+        _say_what_is_there(stopped, out, console)
+        raise typer.Exit(interrupts.exit_code) from None
+    Console().print(estimates_table(result.estimates, level=options["level"]))
+    for line in verdict_lines(result.verdicts):
+        console.print(line, highlight=False, soft_wrap=True)
+    written = " and ".join(escape(str(out / name)) for name in (RESULT, REPORT))
+    console.print(f"written: {written}", highlight=False, soft_wrap=True)
+
+
+def _say_what_is_there(stopped: Interrupted, out: Path, console: Console) -> None:
+    """Print the finished estimates, how far the stopped one is, and how to go on."""
+    from kmifqe.report.terminal import estimates_table
+
+    if stopped.finished:
+        Console().print(estimates_table(stopped.finished))
+    if stopped.snapshot is None:
+        console.print(f"{stopped.estimator}: not begun", highlight=False)
+    else:
+        console.print(
+            f"{stopped.estimator}: {stopped.snapshot.step:,} of {stopped.steps:,} steps saved, "
+            f"V̂ {stopped.snapshot.trajectory[-1].mean():.3f} so far",
+            highlight=False,
+        )
+    console.print(
+        f"go on with: kmifqe resume {escape(str(out))} (or the same command with --resume)",
+        highlight=False,
+        soft_wrap=True,
+    )

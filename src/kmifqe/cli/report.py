@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import webbrowser
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
 from kmifqe.errors import InputError
+from kmifqe.io.serialize import read_json
 
 EXPERIMENT_SCHEMA = "kmifqe.experiment/"
 
@@ -42,44 +43,37 @@ def report(
     The page needs no network and no other file; it works on a phone, on paper and by keyboard (docs/report.md).
     """
     if len(runs) == 1 and _holds_experiments(runs[0]):
-        _render_experiments(runs[0], out)
-        return
-    from kmifqe.report.html.page import REPORT, write_report
+        return _render_experiments(runs[0], out)
+    from kmifqe.report.page import REPORT, write_page
+    from kmifqe.report.result import Result
 
-    one = runs[0] if len(runs) == 1 else None
-    folder = Path() if one is None else one if one.is_dir() else one.parent
-    page = folder / REPORT if out is None else out
+    folders = [run if run.is_dir() else run.parent for run in runs]
+    page = out or (folders[0] if len(runs) == 1 else Path()) / REPORT
     if page.is_dir():
         raise InputError(f"--out {page} is a directory; expected a file such as {page / REPORT}")
-    write_report(runs, page)
+    write_page([Result.load(run) for run in runs], page, folders=folders)
     _say_written(page, f" ({page.stat().st_size / 1e6:.1f} MB)")
     if open_page and not webbrowser.open(page.resolve().as_uri()):
-        Console(stderr=True).print(
-            f"no browser was found; open {escape(str(page))} yourself", highlight=False
-        )
+        sentence = f"no browser was found; open {escape(str(page))} yourself"
+        Console(stderr=True).print(sentence, highlight=False)
 
 
 def _holds_experiments(folder: Path) -> bool:
-    """Return whether a directory is a root of experiment records, PRESET/EXPERIMENT/ROW/METHOD.json."""
+    """Return whether `folder` is a root of experiment records, PRESET/EXPERIMENT/ROW/METHOD.json."""
     for path in folder.glob("*/*/*/*.json"):
-        try:
-            record = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue  # whoever reads the records says what is wrong with this one
-        return isinstance(record, dict) and str(record.get("schema")).startswith(EXPERIMENT_SCHEMA)
+        with suppress(InputError):  # whoever reads the records says what is wrong with this one
+            return str(read_json(path, dict[str, Any]).get("schema")).startswith(EXPERIMENT_SCHEMA)
     return False
 
 
 def _render_experiments(root: Path, out: Path | None) -> None:
-    """Write the tables and figures of every preset that has records."""
+    """Write the tables and figures of every preset that has records under `root`."""
+    from kmifqe.experiments.paper_tables import render
     from kmifqe.experiments.presets import PRESETS
-    from kmifqe.experiments.render import render
 
-    for preset in PRESETS:
-        if (root / preset).is_dir():
-            folder = root / preset / "rendered" if out is None else out / preset
-            for path in render(root, folder, preset):
-                _say_written(path)
+    for preset in filter(lambda name: (root / name).is_dir(), PRESETS):
+        for path in render(root, root / preset / "rendered" if out is None else out / preset, preset):
+            _say_written(path)
 
 
 def _say_written(path: Path, more: str = "") -> None:

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
-
-if TYPE_CHECKING:
-    from kmifqe.cli.progress import ProgressLine
-    from kmifqe.estimators import Progress
 
 EXPERIMENTS = "policies, data, table1, loglik, fig1a, fig1b, fig2, shift, all, or render (records only)"
 
@@ -72,48 +67,32 @@ def reproduce(
     Example: kmifqe reproduce table1 --preset small --only pendulum
     """
     # Not above: with these comes JAX, which --help does without.
-    from kmifqe.cli.compilation import keep_compiled_programs
-    from kmifqe.cli.progress import ProgressLine
+    from kmifqe.cli.session import keep_compiled_programs
     from kmifqe.experiments.context import Context
     from kmifqe.experiments.drive import run_experiments
+    from kmifqe.experiments.paper_tables import fill_page, render
     from kmifqe.experiments.presets import preset_named
     from kmifqe.experiments.records import RESULTS
-    from kmifqe.experiments.render import fill_page, render
+    from kmifqe.report.terminal import TerminalWatch
 
     console = Console(stderr=True)
     root = RESULTS if results is None else results
     chosen = preset_named(preset)
     if experiment != "render":
         keep_compiled_programs()
-        with ProgressLine(console) as progress:
-            context = Context(
-                preset=chosen,
-                results=root,
-                work=work / preset,
-                method=method,
-                resume=resume,
-                workers=workers or os.cpu_count() or 1,
-                d4rl_dir=d4rl_dir,
-                say=lambda words: console.print(words, highlight=False, soft_wrap=True, markup=False),
-                on_progress=_fits_on(progress),
-            )
-            run_experiments(experiment, context, only, prefetch=prefetch)
+        context = Context(
+            preset=chosen,
+            results=root,
+            work=work / preset,
+            method=method,
+            resume=resume,
+            workers=workers or os.cpu_count() or 1,
+            d4rl_dir=d4rl_dir,
+            watch=TerminalWatch(console),
+        )
+        run_experiments(experiment, context, only, prefetch=prefetch)
     if experiment in ("all", "render"):
         for path in render(root, root / preset / "rendered", preset):
             console.print(f"written: {path}", highlight=False, soft_wrap=True, markup=False)
     if page is not None:
         fill_page(page, root)
-
-
-def _fits_on(line: ProgressLine) -> Callable[[Progress], None]:
-    """Return what shows one fit after another on one line: a step that does not follow begins another fit."""
-    last = 0
-
-    def show(progress: Progress) -> None:
-        nonlocal last
-        if last == 0 or progress.step <= last:
-            line.begin(progress.estimator)
-        last = progress.step
-        line(progress)
-
-    return show

@@ -2,99 +2,66 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich import progress as bars
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    TextColumn,
-    TimeRemainingColumn,
-)
-from rich.progress import Task as ProgressTask
 from rich.table import Table
 from rich.text import Text
+from typer import Option
 
 from kmifqe.errors import InputError
 from kmifqe.io.policies.load import load_policy
+from kmifqe.io.serialize import to_json
 
 if TYPE_CHECKING:
-    from kmifqe.worlds.gym_train import Checkpoint, Choice, TrainProgress
+    from kmifqe.worlds.gym_train import Choice, TrainProgress
     from kmifqe.worlds.gym_truth import Truth
 
-Env = Annotated[
-    str,
-    typer.Argument(
-        metavar="ENV",
-        help="A Gymnasium id with Box observations and actions, such as Pendulum-v1 or Hopper-v4.",
-        show_default=False,
-    ),
-]
-PolicyName = Annotated[
-    str,
-    typer.Option("--policy", help="A policy file, or module:function.", show_default=False),
-]
-Normalization = Annotated[
-    str | None,
-    typer.Option(
-        help="Statistics of the wrapper that standardised the policy's input, or none.", show_default=False
-    ),
-]
-UniformShare = Annotated[
-    str,
-    typer.Option(
-        metavar="SHARE", help="Share of uniform actions; one number, or one per dimension with commas."
-    ),
-]
-Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same result.")]
-Workers = Annotated[
-    int | None,
-    typer.Option(
-        min=1, help="Processes that step environments; the result does not depend on it. Default: all cores."
-    ),
-]
+ENV_HELP = "A Gymnasium id with Box observations and actions: Pendulum-v1, Hopper-v4, module:Task-v0."
+STATISTICS_HELP = "Statistics of the wrapper that standardised the policy's input, or none."
+NOISE_HELP = "Standard deviation of Gaussian noise in half action ranges; or one per dimension, with commas."
+SHARE_HELP = "Share of uniform actions, 0 to 1; or one per dimension, with commas."
+WORKERS_HELP = "Processes that step environments; the result does not depend on it. Default: all cores."
+
+Env = Annotated[str, typer.Argument(metavar="ENV", help=ENV_HELP, show_default=False)]
+PolicyName = Annotated[str, Option("--policy", help="A policy file, or module:function.", show_default=False)]
+Normalization = Annotated[str | None, Option(help=STATISTICS_HELP, show_default=False)]
+Noise = Annotated[str, Option(metavar="STD", help=NOISE_HELP)]
+UniformShare = Annotated[str, Option(metavar="SHARE", help=SHARE_HELP)]
+Seed = Annotated[int, Option(min=0, help="The same seed gives the same result.")]
+Workers = Annotated[int | None, Option(min=1, help=WORKERS_HELP)]
 
 
 def register(app: typer.Typer) -> None:
     """Add the three commands to the root command."""
-    app.command("collect")(collect_command)
-    app.command("truth")(truth_command)
-    app.command("train")(train_command)
+    app.command("collect")(_collect)
+    app.command("truth")(_truth)
+    app.command("train")(_train)
 
 
-def collect_command(
+def _collect(
     env: Env,
     policy: PolicyName,
-    noise: Annotated[
-        str,
-        typer.Option(
-            metavar="STD", help="Standard deviation in units of half the action range; or per dimension."
-        ),
-    ] = "0.3",
-    transitions: Annotated[int, typer.Option("-n", "--transitions", min=1, help="Steps to log.")] = 1_000_000,
+    noise: Noise = "0.3",
+    transitions: Annotated[int, Option("-n", "--transitions", min=1, help="Steps to log.")] = 1_000_000,
     uniform_share: UniformShare = "0",
     envs: Annotated[
-        int | None,
-        typer.Option(min=1, help="Environments side by side. Default: by -n and the time limit, at most 64."),
+        int | None, Option(min=1, help="Environments side by side. Default: by -n and the time limit, to 64.")
     ] = None,
     workers: Workers = None,
     seed: Seed = 0,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE.hdf5", help="Default: ENV.hdf5.", show_default=False)
-    ] = None,
+    out: Annotated[Path | None, Option(metavar="FILE.hdf5", help="Default: ENV.hdf5.")] = None,
     normalization: Normalization = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+    force: Annotated[bool, Option("--force", help="Replace the file if it exists.")] = False,
 ) -> None:
     """Log a noisy policy on a task, with the exact density of every action.
 
@@ -102,12 +69,11 @@ def collect_command(
     """
     from kmifqe.worlds.gym_collect import collect
 
-    path = out or Path(f"{env.replace('/', '-').replace(':', '-')}.hdf5")
-    with _progress_line("collecting", transitions, "steps/s") as tell:
+    with _progress_line("collecting", transitions, "steps/s") as show:
         log = collect(
             env,
             load_policy(policy, normalization=normalization),
-            path,
+            out or Path(f"{env.replace('/', '-').replace(':', '-')}.hdf5"),
             transitions=transitions,
             noise=_numbers(noise, "--noise"),
             uniform_share=_numbers(uniform_share, "--uniform-share"),
@@ -115,29 +81,25 @@ def collect_command(
             envs=envs,
             workers=_workers(workers),
             overwrite=force,
-            progress=tell,
+            progress=show,
         )
-    Console().print(
-        f"wrote {escape(str(log.path))}: {log.transitions:,} transitions in {log.episodes:,} episodes "
-        f"({log.terminated:,} terminated), mean reward {log.mean_reward:.6g}",
-        highlight=False,
-        soft_wrap=True,
+    typer.echo(
+        f"wrote {log.path}: {log.transitions:,} transitions in {log.episodes:,} episodes "
+        f"({log.terminated:,} terminated), mean reward {log.mean_reward:.6g}"
     )
 
 
-def truth_command(
+def _truth(
     env: Env,
     policy: PolicyName,
-    episodes: Annotated[int, typer.Option(min=1, help="Episodes to play.")] = 1_000,
-    gamma: Annotated[float, typer.Option(help="Discount, 0 <= gamma < 1.")] = 0.99,
-    noise: Annotated[
-        str, typer.Option(metavar="STD", help="Gaussian noise on the actions, as in collect.")
-    ] = "0",
+    episodes: Annotated[int, Option(min=1, help="Episodes to play.")] = 1_000,
+    gamma: Annotated[float, Option(help="Discount, 0 <= gamma < 1.")] = 0.99,
+    noise: Noise = "0",
     uniform_share: UniformShare = "0",
     workers: Workers = None,
     seed: Seed = 0,
     normalization: Normalization = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Play a policy and print its value: normalised, discounted and undiscounted.
 
@@ -147,7 +109,7 @@ def truth_command(
     """
     from kmifqe.worlds.gym_truth import measure_truth
 
-    with _progress_line("playing", episodes, "episodes/s") as tell:
+    with _progress_line("playing", episodes, "episodes/s") as show:
         truth = measure_truth(
             env,
             load_policy(policy, normalization=normalization),
@@ -157,42 +119,35 @@ def truth_command(
             uniform_share=_numbers(uniform_share, "--uniform-share"),
             seed=seed,
             workers=_workers(workers),
-            progress=tell,
+            progress=show,
         )
     if as_json:
         record = {"env": env, "policy": policy, "noise": noise, "uniform_share": uniform_share, "seed": seed}
-        typer.echo(json.dumps(record | _plain(asdict(truth)), indent=2, allow_nan=False))
+        typer.echo(to_json(record | asdict(truth), indent=2), nl=False)
     else:
         Console().print(_truth_table(env, policy, truth))
 
 
-def train_command(
+def _train(
     env: Env,
-    steps: Annotated[
-        int, typer.Option(min=1, help="Environment steps, one update each.", show_default=False)
-    ],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the run.", show_default=False)],
-    envs: Annotated[int, typer.Option(min=1, help="Environments side by side.")] = 8,
+    steps: Annotated[int, Option(min=1, help="Environment steps, one update each.", show_default=False)],
+    out: Annotated[Path, Option(metavar="DIR", help="Folder for the run.", show_default=False)],
+    envs: Annotated[int, Option(min=1, help="Environments side by side.")] = 8,
     workers: Workers = None,
     seed: Seed = 0,
-    hidden: Annotated[str, typer.Option(help="Widths of the hidden layers, with commas.")] = "256,256",
-    learning_rate: Annotated[float, typer.Option(help="Adam's, for all networks.")] = 3e-4,
-    batch: Annotated[int, typer.Option(min=1, help="Transitions per update.")] = 256,
-    gamma: Annotated[float, typer.Option(help="The learner's discount.")] = 0.99,
+    hidden: Annotated[str, Option(help="Widths of the hidden layers, with commas.")] = "256,256",
+    learning_rate: Annotated[float, Option(help="Adam's, for all networks.")] = 3e-4,
+    batch: Annotated[int, Option(min=1, help="Transitions per update.")] = 256,
+    gamma: Annotated[float, Option(help="The learner's discount.")] = 0.99,
     warmup: Annotated[
-        int | None,
-        typer.Option(min=1, help="Steps of uniform actions first. Default: steps / 20, at most 25,000."),
+        int | None, Option(min=1, help="Steps of uniform actions first. Default: steps / 20, at most 25,000.")
     ] = None,
-    eval_every: Annotated[
-        int | None, typer.Option(min=1, help="Steps between checkpoints. Default: steps / 100.")
-    ] = None,
-    eval_episodes: Annotated[int, typer.Option(min=1, help="Episodes per checkpoint.")] = 10,
-    choice_episodes: Annotated[int, typer.Option(min=1, help="Episodes per finalist at the end.")] = 100,
-    replay: Annotated[int, typer.Option(min=1, help="Transitions kept to learn from.")] = 1_000_000,
-    save_seconds: Annotated[
-        float, typer.Option(min=0, help="Least seconds between two savings of the state.")
-    ] = 300,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in DIR, or begin it.")] = False,
+    eval_every: Annotated[int | None, Option(min=1, help="Steps per checkpoint. Default: steps/100.")] = None,
+    eval_episodes: Annotated[int, Option(min=1, help="Episodes per checkpoint.")] = 10,
+    choice_episodes: Annotated[int, Option(min=1, help="Episodes per finalist at the end.")] = 100,
+    replay: Annotated[int, Option(min=1, help="Transitions kept to learn from.")] = 1_000_000,
+    save_seconds: Annotated[float, Option(min=0, help="Least seconds between two savings.")] = 300,
+    resume: Annotated[bool, Option("--resume", help="Go on with the run in DIR, or begin it.")] = False,
 ) -> None:
     """Train TD3, keep checkpoints with their returns, and pick a target and a 70-80 % behaviour mean.
 
@@ -201,7 +156,10 @@ def train_command(
     from kmifqe.worlds.gym_train import TrainConfig, train
     from kmifqe.worlds.td3 import Td3Config
 
-    widths = tuple(_widths(hidden))
+    widths = _widths(hidden)
+    learner = Td3Config(
+        actor_hidden=widths, critic_hidden=widths, learning_rate=learning_rate, batch=batch, gamma=gamma
+    )
     config = TrainConfig(
         env_id=env,
         steps=steps,
@@ -214,17 +172,15 @@ def train_command(
         choice_episodes=choice_episodes,
         replay=replay,
         save_seconds=save_seconds,
-        td3=Td3Config(
-            actor_hidden=widths, critic_hidden=widths, learning_rate=learning_rate, batch=batch, gamma=gamma
-        ),
+        td3=learner,
     )
-    with _progress_line("training", steps, "steps/s") as tell:
+    with _progress_line("training", steps, "steps/s") as show:
 
-        def show(now: TrainProgress) -> None:
+        def show_returns(now: TrainProgress) -> None:
             stage = "choosing" if now.choosing else "training"
-            tell(now.steps, f"{stage}  return {now.last_return:.1f}, best {now.best_return:.1f}")
+            show(now.steps, f"{stage}  return {now.last_return:.1f}, best {now.best_return:.1f}")
 
-        choice = train(config, out, resume=resume, progress=show)
+        choice = train(config, out, resume=resume, progress=show_returns)
     console = Console()
     console.print(_choice_table(out, choice))
     for note in choice.notes:
@@ -244,78 +200,61 @@ def _numbers(text: str, option: str) -> list[float]:
         ) from error
 
 
-def _widths(text: str) -> list[int]:
+def _widths(text: str) -> tuple[int, ...]:
     parts = text.split(",")
     if not all(part.strip().isdigit() and int(part) > 0 for part in parts):
         raise InputError(f"--hidden is {text!r}; expected positive widths with commas, such as 256,256")
-    return [int(part) for part in parts]
+    return tuple(int(part) for part in parts)
 
 
-class _Rate(ProgressColumn):
+class _Rate(bars.ProgressColumn):
     """How many of what a second."""
 
     def __init__(self, unit: str) -> None:
         super().__init__()
         self._unit = unit
 
-    def render(self, task: ProgressTask) -> Text:
-        """Return the present rate."""
+    def render(self, task: bars.Task) -> Text:
         return Text("" if task.speed is None else f"{task.speed:,.0f} {self._unit}")
 
 
 @contextmanager
 def _progress_line(label: str, total: int, unit: str) -> Iterator[Callable[..., None]]:
     """Give a function of (done, text) that moves a line on stderr, so that stdout stays clean for --json."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        _Rate(unit),
-        TimeRemainingColumn(),
-    )
     console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as line:
+    text = bars.TextColumn("{task.description}")
+    columns = (text, bars.BarColumn(), bars.MofNCompleteColumn(), _Rate(unit), bars.TimeRemainingColumn())
+    with bars.Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as line:
         task = line.add_task(label, total=total)
 
-        def tell(done: int, text: str = label) -> None:
+        def show(done: int, text: str = label) -> None:
             line.update(task, completed=min(done, total), description=escape(text))
 
-        yield tell
+        yield show
 
 
 def _truth_table(env: str, policy: str, truth: Truth) -> Table:
     title = f"{escape(env)}, {escape(policy)}: {truth.episodes:,} episodes"
     table = Table("", "mean", "standard error", title=title, title_justify="left")
-    rows = (
-        (f"V, normalised, gamma {truth.gamma:g}", truth.value, truth.value_standard_error),
-        (
-            "discounted return, V / (1 - gamma)",
-            truth.discounted_return,
-            truth.discounted_return_standard_error,
-        ),
-        ("undiscounted return R", truth.episode_return, truth.episode_return_standard_error),
-    )
-    for label, mean, error in rows:
+    rows = {
+        f"V, normalised, gamma {truth.gamma:g}": "value",
+        "discounted return, V / (1 - gamma)": "discounted_return",
+        "undiscounted return R": "episode_return",
+    }
+    for label, name in rows.items():
+        mean, error = getattr(truth, name), getattr(truth, f"{name}_standard_error")
         table.add_row(label, f"{mean:.6g}", "unknown" if math.isnan(error) else f"{error:.2g}")
     table.add_row("length (steps)", f"{truth.length:.6g}", "")
-    table.caption = (
-        f"V plays on to step {truth.steps_played:,}; R and length stop at the task's own time limit."
-    )
+    table.caption = f"V plays on to step {truth.steps_played:,}; R and length stop at the task's time limit."
     return table
 
 
 def _choice_table(out: Path, choice: Choice) -> Table:
     table = Table("", "steps", "return", "level", title=escape(str(out)), title_justify="left")
-
-    def row(name: str, point: Checkpoint, level: float) -> None:
-        spread = f"{point.episode_return:.1f} ± {point.standard_error:.1f}"
-        table.add_row(f"{name}.safetensors", f"{point.steps:,}", spread, f"{level:.0%}")
-
-    row("target", choice.target, 1.0)
-    if choice.behavior is not None and choice.behavior_level is not None:
-        row("behavior", choice.behavior, choice.behavior_level)
+    chosen = {"target": (choice.target, 1.0), "behavior": (choice.behavior, choice.behavior_level)}
+    for name, (point, level) in chosen.items():
+        if point is not None and level is not None:
+            error = "" if point.standard_error is None else f" ± {point.standard_error:.1f}"
+            reached = f"{point.episode_return:.1f}{error}"
+            table.add_row(f"{name}.safetensors", f"{point.steps:,}", reached, f"{level:.0%}")
     return table
-
-
-def _plain(record: dict[str, Any]) -> dict[str, Any]:
-    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Hashable
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -19,32 +19,92 @@ State = Any  # a pytree: what the next step needs
 Info = dict[str, Array]  # scalars a person wants to see: h, mean weight, ESS, loss
 
 
+class Refresh(NamedTuple):
+    """What `fit` does between steps: recompute what the state holds about all n rows.
+
+    As a branch inside `step` such arrays would be carried and selected at every step.
+    """
+
+    run: Callable[[Any, State, Problem], State]  # kind, state, problem
+    every: int  # steps between two refreshes
+    kind: Callable[[int], Hashable] = lambda step: (
+        None
+    )  # what is due after so many steps: `run` is compiled for it
+    recomputed: tuple[str, ...] = ()  # state fields that a refresh recomputes: no snapshot keeps them
+    restart_every: int = (
+        0  # at multiples a fit can begin again from a state without those fields; 0: anywhere
+    )
+
+
+class Network(NamedTuple):
+    """A Q network as plain layers, for those who evaluate it outside of JAX (the report's explorer).
+
+    Q(s, a) = unit · layers(([s, cut(a)] − shift)/scale), normalised as V̂ is.
+    """
+
+    layers: tuple[tuple[Array, Array], ...]  # weights (inputs, outputs) and biases (outputs,) of each layer
+    activation: str  # between two layers: "relu" or "tanh"
+    shift: Float[Array, " q+d"]
+    scale: Float[Array, " q+d"]
+    unit: Float[Array, ""]
+    cut_actions: bool  # whether actions are cut to the action box first
+
+
+class Kernel(NamedTuple):
+    """What an estimator with a kernel offers to diagnostics: functions of one seed's state.
+
+    It learns in-sample: from the first `problem.counts.in_sample` rows, and bootstraps on the logged next action.
+    Rows are numbers below `problem.counts.nonterminal`; distances between actions are in half action ranges.
+    """
+
+    bandwidth: Callable[[State], Float[Array, ""]]  # h
+    # State, problem, rows -> the factors' logarithms, unclipped: one a row, or one for each action dimension.
+    log_weight_factors: Callable[[State, Problem, Array], Float[Array, "rows k"]]
+    importance_weights: Callable[
+        [State, Problem, Array], Float[Array, " rows"]
+    ]  # clipped, as rows are drawn by
+    # State, problem, states, actions -> ∇²ₐQ and the metric A, of the network that `Estimator.q` evaluates. The
+    # Hessian is in units of V̂ per squared half action range; the metric has determinant 1.
+    hessians_and_metrics: Callable[[State, Problem, Array, Array], tuple[Array, Array]]
+    clip: tuple[float, float]  # least and largest value of every factor of a weight
+    bandwidth_bounds: tuple[float, float] | None  # between which h is chosen; None: h is fixed
+    bias_removed: Callable[[Estimate], float | None]  # how far V̂ moved by a correction of the kernel's bias
+
+
 class Estimator(NamedTuple):
     """Pure functions for one seed; `fit` scans `step` and runs all seeds under one vmap.
 
-    `refresh` runs after every `refresh_every` steps, outside the scan of steps: what is recomputed for all n
-    rows (KMIFQE's Hessians) would, as a branch inside `step`, be carried and selected at every step.
-    At a multiple of `restart_every` steps, before its refresh, a state can be rebuilt from what is left when
-    the fields named in `refreshed` are taken out: the refresh recomputes those. 0: at any step.
+    The parts after `default_steps` are optional. `q` maps a seed's state, the problem, states (n, q) and actions
+    (n, d) to Q (n,), in the units of V̂ and with actions read exactly as in training: diagnostics judge the
+    function that was trained. `state_of_seed` takes one seed's state out of an estimate's `final_state`.
     """
 
     name: str
-    config: Any  # a frozen dataclass
+    config: Any  # a frozen dataclass, which checks itself
     init: Callable[[Array, Problem], State]
     step: Callable[[Array, Array, State, Problem], tuple[State, Info]]  # key, t, state, problem
     value: Callable[[State, Problem], Float[Array, ""]]
     default_steps: int
-    refresh: Callable[[str, State, Problem], State] | None = None  # kind, state, problem
-    refresh_every: int = 0
-    refresh_kind: Callable[[int], str] = lambda step: "all"  # what is due after so many steps
-    refreshed: tuple[str, ...] = ()
-    restart_every: int = 0
-    settled: Callable[[State, Problem], Float[Array, ""]] | None = None  # V̂ to end with; None: `value` there
+    refresh: Refresh | None = None
+    final_value: Callable[[State, Problem], Float[Array, ""]] | None = None  # V̂ at the end; None: `value`
+    q: Callable[[State, Problem, Array, Array], Float[Array, " n"]] | None = None  # None: it learns no Q
+    network: Callable[[State, Problem], Network] | None = None  # the same Q as plain layers
+    kernel: Kernel | None = None  # None: it learns from all rows, without importance weights
+    # Steps, γ -> the largest share of V that can have arrived by then; None: it arrives at once.
+    arrived: Callable[[int, float], float | None] = lambda steps, gamma: None
+    check_steps: Callable[[int], None] | None = (
+        None  # refuses a number of steps that the config does not suit
+    )
+
+
+def state_of_seed(states: State, position: int) -> State:
+    """Return one seed's state: `states` is an estimate's `final_state`, `position` the seed's place in `seeds`."""
+    return jax.tree.map(lambda leaf: leaf[position], states)
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What one estimator said: a value per seed, and how it got there.
+    """What came out of a fit: a value per seed, and the trajectory that led there.
 
     Values are normalised, V = (1 − γ) E Σ γᵗ r; `discounted_return` is V/(1 − γ), as other libraries print.
     """
@@ -63,7 +123,7 @@ class Estimate:
     final_state: State = None
     bootstrap: bool = False  # every seed had its own episode weights: the spread is the finite log's too
     episodes: int = 0  # of the log; 0: not known
-    measurements: dict[str, Any] = field(default_factory=dict)  # what trust.measure found in the final state
+    measurements: Any = None  # trust.checks.Measurements of the fit; None where it was not measured
 
     @property
     def known(self) -> np.ndarray:
@@ -97,40 +157,13 @@ class Estimate:
 
     @property
     def corrected(self) -> float | None:
-        """V̂ less the kernel's bias, where a kernel's was measured and not subtracted already (docs/intervals.md)."""
-        asked = self.config.get("bias")
-        if asked == "reported":
-            return self.value - float(np.mean(self.infos["bias"][-1][np.isfinite(self.values)]))
-        if asked == "ignored" and "kernel_bias" in self.measurements:
-            return self.value - float(self.measurements["kernel_bias"])
-        return None
+        """V̂ less the kernel's bias, where it was measured and training did not subtract it (docs/intervals.md)."""
+        kernel = None if self.measurements is None else self.measurements.kernel
+        return self.value - kernel.kernel_bias if kernel is not None and kernel.bias_removed is None else None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain lists and numbers, ready for JSON; infinities and NaN become None."""
-        return {
-            "estimator": self.estimator,
-            "config": {name: plain(setting) for name, setting in self.config.items()},
-            "gamma": self.gamma,
-            "seeds": list(self.seeds),
-            "bootstrap": self.bootstrap,
-            "episodes": self.episodes,
-            "measurements": self.measurements,
-            "steps": self.steps,
-            "value": plain(self.value),
-            "spread": plain(self.spread),
-            "standard_error": plain(self.standard_error),
-            "discounted_return": plain(self.discounted_return),
-            "corrected": plain(self.corrected),
-            "values": plain(self.values),
-            "diverged": self.diverged,
-            "trajectory": {
-                "step": plain(self.recorded_steps),
-                "value": plain(self.trajectory),
-                **{name: plain(series) for name, series in self.infos.items()},
-            },
-            "seconds": round(self.seconds, 3),
-            "device": self.device,
-        }
+    def without_state(self) -> Estimate:
+        """Return the same without its final state, which is as large as the log."""
+        return replace(self, final_state=None)
 
     def __repr__(self) -> str:
         seeds = f"{len(self.known)} of {len(self.seeds)}" if self.diverged else f"{len(self.seeds)}"
@@ -140,68 +173,68 @@ class Estimate:
         )
 
 
-def plain(x: Any) -> Any:
-    """Return x as JSON can hold it: arrays as nested lists, non-finite numbers as None."""
-    if isinstance(x, np.ndarray):
-        return [plain(item) for item in x.tolist()] if x.ndim else plain(x.item())
-    if isinstance(x, list):
-        return [plain(item) for item in x]
-    if isinstance(x, float) and not np.isfinite(x):
-        return None
-    return x
-
-
 def config_dict(config: Any) -> dict[str, Any]:
     """Return a config's fields as JSON can hold them."""
     return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(config).items()}
 
 
-def check_config(config: Any) -> None:
-    """Refuse a config whose counts, rates or input scale make no sense, naming the field and the value."""
-    for name, value in asdict(config).items():
-        if (
-            name
-            in (
-                "hidden",
-                "features",
-                "batch",
-                "ratio_batch",
-                "target_period",
-                "value_rows",
-                "bandwidth_period",
-                "metric_period",
-            )
-            and value < 1
-        ):
-            raise InputError(f"{name} is {value}; expected a whole number of at least 1")
-        if name == "learning_rate" and not 0 < value < float("inf"):
-            raise InputError(f"{name} is {value}; expected a positive number")
-        if name == "tau" and not 0 < value <= 1:
-            raise InputError(f"{name} is {value}; expected 0 < tau <= 1")
-        if name == "inputs" and value not in ("raw", "standardized"):
-            raise InputError(f"{name} is {value!r}; expected 'raw' or 'standardized'")
-        if name == "stages" and min(value) < 1:
-            raise InputError(f"{name} is {value}; expected at least 1 step in each")
+def require(holds: bool, name: str, value: Any, expected: str) -> None:
+    """Raise an InputError unless `holds`, naming a setting's `name`, its `value`, and what was `expected`."""
+    if not holds:
+        raise InputError(f"{name} is {value}; expected {expected}")
+
+
+def require_counts(config: Any, *names: str) -> None:
+    """Refuse a config in which one of the fields `names` is not at least 1."""
+    for name in names:
+        value = getattr(config, name)
+        require(value >= 1, name, value, "a whole number of at least 1")
+
+
+def require_positive(config: Any, *names: str) -> None:
+    """Refuse a config in which one of the fields `names` is not a positive, finite number."""
+    for name in names:
+        value = getattr(config, name)
+        require(0 < value < float("inf"), name, value, "a positive number")
+
+
+def require_soft_target(config: Any) -> None:
+    """Refuse a config whose `tau` or `inputs` is none that FQE and SR-DICE know."""
+    require(0 < config.tau <= 1, "tau", config.tau, "0 < tau <= 1")
+    known = config.inputs in ("raw", "standardized")
+    require(known, "inputs", repr(config.inputs), "'raw' or 'standardized'")
 
 
 def network_input(
     problem: Problem, states: Array, actions: Array, inputs: str, *, cut_actions: bool = False
 ) -> Array:
-    """Return [s, a] as a network takes it: "raw", or "standardized" with actions scaled to [−1, 1]."""
+    """Return [s, a], the input of a network, from `states` (…, q) and `actions` (…, d) in the units of `problem`.
+
+    `inputs`: "raw", or "standardized" with states in standard deviations and actions scaled to [−1, 1].
+    `cut_actions`: whether standardized actions are cut to the action box; by default no.
+    """
     if inputs == "raw":
         return jnp.concatenate([states, actions], axis=-1)
-    return jnp.concatenate(
-        [standardized(problem, states), scaled(problem, actions, cut=cut_actions)], axis=-1
-    )
+    parts = [standardized(problem, states), scaled(problem, actions, cut=cut_actions)]
+    return jnp.concatenate(parts, axis=-1)
+
+
+def input_units(problem: Problem, inputs: str) -> tuple[Float[Array, " q+d"], Float[Array, " q+d"]]:
+    """Return shift and scale such that `network_input` is ([s, a] − shift)/scale, where no action is cut."""
+    if inputs == "raw":
+        width = problem.state_dim + problem.action_dim
+        return jnp.zeros(width), jnp.ones(width)
+    middle, half = action_scale(problem)
+    return jnp.concatenate([problem.state_mean, middle]), jnp.concatenate([problem.state_std, half])
 
 
 def standardized(problem: Problem, states: Float[Array, "... q"]) -> Float[Array, "... q"]:
-    """Return states with the log's mean taken off, in its standard deviations."""
+    """Return states less the log's mean, in the log's standard deviations."""
     return (states - problem.state_mean) / problem.state_std
 
 
 def scaled(problem: Problem, actions: Float[Array, "... d"], *, cut: bool = False) -> Float[Array, "... d"]:
-    """Return actions with the action box as [−1, 1], cut to it where asked."""
+    """Return `actions` in the units in which the action box of `problem` is [−1, 1], cut to it if `cut`."""
     middle, half = action_scale(problem)
     in_half_ranges = (actions - middle) / half
     return jnp.clip(in_half_ranges, -1.0, 1.0) if cut else in_half_ranges
@@ -218,7 +251,6 @@ def action_scale(problem: Problem) -> tuple[Float[Array, " d"], Float[Array, " d
 REWARDS = (2.0**-6, 2.0**10)
 # The same for each raw input column; wide, so that what the paper ran on raw states stays as it was.
 INPUTS = (2.0**-16, 2.0**16)
-
 EXPONENT_BITS = 0x7F80_0000  # of a float32
 
 
@@ -279,7 +311,7 @@ def of_seed(problem: Problem, weights: Array | None) -> Problem:
 def row_weights(
     problem: Problem, rows: Array | slice, mean: Float[Array, ""] | None = None
 ) -> Float[Array, " rows"] | None:
-    """Return the rows' episode weights, divided by `mean` where it is given; None where there are none."""
+    """Return the episode weights of `rows` of `problem`, divided by `mean` if it is given; None without weights."""
     if problem.episode_weights is None:
         return None
     weights = problem.episode_weights[problem.episode[rows]]
@@ -291,7 +323,7 @@ def row_means(problem: Problem) -> RowMeans | None:
     weights = row_weights(problem, slice(problem.counts.in_sample))
     if weights is None:
         return None
-    ends = weights[problem.counts.going_on :]
+    ends = weights[problem.counts.nonterminal :]
     total = jnp.sum(weights)
     terminal = jnp.mean(ends) if len(ends) else jnp.float32(1.0)
     return RowMeans(total / len(weights), terminal, jnp.sum(ends) / total)

@@ -1,9 +1,9 @@
-"""Run any estimator: steps scanned, networks under one vmap, progress reported, snapshots kept."""
+"""Run any estimator: steps scanned, seeds under one vmap, progress reported, snapshots kept."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -14,8 +14,13 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from kmifqe.errors import InputError
-from kmifqe.estimators.base import Estimate, Estimator, State, bootstrapped, config_dict, of_seed
+from kmifqe.estimators.base import Estimate, Estimator, State, bootstrapped, config_dict, of_seed, require
 from kmifqe.mdp.problem import Problem
+
+RECORDS = 100  # points of the trajectory, when the caller does not say
+# On an NVIDIA GPU a step's products, 256 wide, run faster from cuBLAS (docs/speed.md).
+STEP_OPTIONS = {"xla_gpu_enable_triton_gemm": False}
+Stop = Callable[[np.ndarray, np.ndarray], bool]  # recorded steps (r,), V̂ (r, seeds) -> end here?
 
 
 class Plan(NamedTuple):
@@ -27,14 +32,14 @@ class Plan(NamedTuple):
     steps: int
     record_every: int
     gamma: float
-    stop: str  # the rule that may end the fit early, in words; "" for none
+    stop: str  # the name of the rule that may end the fit early; "" for none
     bootstrap: bool = False  # every seed has its own episode weights
 
 
 class Snapshot(NamedTuple):
     """A fit after a record, on the host.
 
-    `state` is the state before the refresh at `step`, by path, without the fields that refresh recomputes:
+    `state` is the state before the refresh at `step`, by path, without the fields that this refresh recomputes:
     those are arrays over all n rows, hundreds of times larger than the networks.
     """
 
@@ -53,70 +58,14 @@ class Checkpoints(Protocol):
         """Return where to go on from; None to begin at the beginning."""
 
     def due(self, step: int) -> bool:
-        """Return whether a snapshot is wanted now."""
+        """Return whether a snapshot is wanted at `step`."""
 
     def save(self, snapshot: Snapshot) -> None:
         """Keep the snapshot; an exception raised here ends the fit."""
 
 
-def restartable(estimator: Estimator, step: int) -> bool:
-    """Return whether a fit can begin again at `step` from the state without its refreshed fields."""
-    return not estimator.restart_every or step % estimator.restart_every == 0
-
-
-def kept_state(estimator: Estimator, state: State) -> dict[str, np.ndarray]:
-    """Return, on the host and by path, the leaves of `state` that a refresh does not recompute."""
-    kept = {name: leaf for name, leaf in _named_leaves(state).items() if not _is_refreshed(estimator, name)}
-    return {name: np.asarray(leaf) for name, leaf in jax.device_get(kept).items()}
-
-
-def rebuilt_state(estimator: Estimator, kept: dict[str, np.ndarray], like: State) -> State:
-    """Return a state of the shapes of `like` from `kept`, with zeros where a refresh will write."""
-    wanted = _named_leaves(like)
-    unknown = sorted(set(kept) - set(wanted))
-    if unknown:
-        raise InputError(f"the saved state has {unknown[0]}, which {estimator.name} of this version does not")
-    leaves = [
-        jnp.zeros(leaf.shape, leaf.dtype)
-        if _is_refreshed(estimator, name)
-        else _fitting(kept.get(name), name, leaf)
-        for name, leaf in wanted.items()
-    ]
-    return jax.tree.unflatten(jax.tree.structure(like), leaves)
-
-
-def rule_name(stop: Callable[..., bool] | None) -> str:
-    """Return words that tell one stopping rule from another, the same in every process."""
-    if stop is None:
-        return ""
-    if hasattr(stop, "__qualname__"):  # a function: its repr holds an address
-        return f"{stop.__module__}.{stop.__qualname__}"
-    return repr(stop)
-
-
-def _fitting(found: np.ndarray | None, name: str, like: jax.ShapeDtypeStruct) -> jax.Array:
-    if found is None or found.shape != like.shape or found.dtype != like.dtype:
-        holds = "nothing" if found is None else f"{found.dtype} {found.shape}"
-        raise InputError(f"the saved state holds {holds} as {name}; expected {like.dtype} {like.shape}")
-    return jnp.array(found)  # a copy: the steps donate their state
-
-
-def _is_refreshed(estimator: Estimator, name: str) -> bool:
-    return name.lstrip(".").partition(".")[0].partition("[")[0] in estimator.refreshed
-
-
-def _named_leaves(state: State) -> dict[str, Any]:
-    return {jax.tree_util.keystr(where): leaf for where, leaf in jax.tree_util.tree_leaves_with_path(state)}
-
-
-RECORDS = 100  # points of the trajectory, when the caller does not say
-# On an NVIDIA GPU a step's products, 256 wide, run faster from cuBLAS (docs/speed.md).
-STEP_OPTIONS = {"xla_gpu_enable_triton_gemm": False}
-Stop = Callable[[np.ndarray, np.ndarray], bool]  # recorded steps (r,), V̂ (r, seeds) -> end here?
-
-
 class Progress(NamedTuple):
-    """What a watcher is told after every record."""
+    """Where a fit stands after a record."""
 
     estimator: str
     step: int
@@ -130,33 +79,45 @@ class Progress(NamedTuple):
 def fit(
     estimator: Estimator,
     problem: Problem,
+    plan: Plan | None = None,
     *,
     seeds: int | Sequence[int] = 10,
     steps: int | None = None,
     record_every: int | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
-    checkpoints: Checkpoints | None = None,
-    stop: Stop | None = None,
     bootstrap: bool = False,
+    stop: Stop | None = None,
+    checkpoints: Checkpoints | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
 ) -> Estimate:
-    """Return the estimate after `steps` steps of every seed, with the trajectory that led there.
-
-    With `bootstrap` every seed weights the log's episodes by weights of its own (`episode_weights`): the spread
-    over seeds is then that of another log and another training, and `trust.interval` makes an interval of it.
+    """Return what the estimator says after all steps of every seed, with the trajectory that led there.
 
     The same seeds on the same machine and versions give the same bits, however often progress is recorded, and
-    however often the fit was stopped and taken up again from `checkpoints`. `record_every` is rounded to a
-    divisor or multiple of the estimator's periods. `stop` is asked after every record; True ends there.
+    however often the fit was stopped and went on from `checkpoints`.
+
+    Args:
+        estimator: what is fitted.
+        problem: the log and the policy that is judged.
+        plan: a plan that `make_plan` made, in place of the next four arguments.
+        seeds: how many seeds are trained side by side, or their numbers; by default 10.
+        steps: of every seed; by default the estimator's `default_steps`.
+        record_every: steps between two points of the trajectory, rounded to a divisor or multiple of the
+            estimator's periods; by default a hundredth of the steps.
+        bootstrap: whether every seed weights the log's episodes by random weights of its own. The spread over seeds
+            is then that of another log and another training, and `trust.interval` makes an interval of it.
+        stop: asked after every record, with the recorded steps and V̂ so far; True ends the fit there.
+        checkpoints: keeps snapshots and says where to go on from; by default nothing is kept.
+        on_progress: called after every record.
     """
-    plan = make_plan(
-        estimator,
-        problem,
-        seeds=seeds,
-        steps=steps,
-        record_every=record_every,
-        stop=stop,
-        bootstrap=bootstrap,
-    )
+    if plan is None:
+        plan = make_plan(
+            estimator,
+            problem,
+            seeds=seeds,
+            steps=steps,
+            record_every=record_every,
+            bootstrap=bootstrap,
+            stop=stop,
+        )
     started = time.perf_counter()
     saved = None if checkpoints is None else checkpoints.restore(plan, problem)
     keys, problem = seeded(plan, problem)
@@ -181,8 +142,8 @@ def fit(
             checkpoints.save(Snapshot(end, kept, *records.so_far(), records.stacked_infos(), seconds))
     recorded, trajectory = records.so_far()
     values = trajectory[-1]
-    if estimator.settled is not None:
-        values = np.asarray(_values(estimator.settled, state, problem))
+    if estimator.final_value is not None:
+        values = np.asarray(_values(estimator.final_value, state, problem))
     return Estimate(
         estimator=estimator.name,
         config=plan.config,
@@ -208,32 +169,44 @@ def make_plan(
     seeds: int | Sequence[int] = 10,
     steps: int | None = None,
     record_every: int | None = None,
-    stop: Stop | None = None,
     bootstrap: bool = False,
+    stop: Stop | None = None,
 ) -> Plan:
-    """Return what `fit` with these arguments will do, or refuse arguments that make no sense."""
+    """Return what `fit` with these arguments will do, or refuse arguments that make no sense.
+
+    `estimator`, `problem`, `seeds`, `steps`, `record_every`, `bootstrap` and `stop` are those of `fit`.
+    """
     seeds = tuple(range(seeds)) if isinstance(seeds, int) else tuple(int(seed) for seed in seeds)
     steps = estimator.default_steps if steps is None else steps
     if not seeds:
         raise InputError("seeds is empty; expected at least one")
-    if steps < 1:
-        raise InputError(f"steps is {steps}; expected at least 1")
-    if record_every is not None and record_every < 1:
-        raise InputError(f"record_every is {record_every}; expected at least 1")
+    require(steps >= 1, "steps", steps, "at least 1")
+    require(record_every is None or record_every >= 1, "record_every", record_every, "at least 1")
+    if estimator.check_steps is not None:
+        estimator.check_steps(steps)
     if problem.episode_weights is not None:
         raise InputError("the problem carries episode weights; `fit` draws them, with bootstrap=True")
+    refresh = estimator.refresh
+    periods = () if refresh is None else (refresh.every, refresh.restart_every)
     return Plan(
         estimator=estimator.name,
         config=config_dict(estimator.config),
         seeds=seeds,
         steps=steps,
-        record_every=_record_every(
-            record_every or -(-steps // RECORDS), estimator.refresh_every, estimator.restart_every
-        ),
+        record_every=_record_every(record_every or -(-steps // RECORDS), *periods),
         gamma=round(float(problem.gamma), 7),
         stop=rule_name(stop),
         bootstrap=bootstrap,
     )
+
+
+def rule_name(stop: Callable[..., bool] | None) -> str:
+    """Return a name that tells one stopping rule from another, the same in every process."""
+    if stop is None:
+        return ""
+    if hasattr(stop, "__qualname__"):  # a function: its repr holds an address
+        return f"{stop.__module__}.{stop.__qualname__}"
+    return repr(stop)
 
 
 def seeded(plan: Plan, problem: Problem) -> tuple[Array, Problem]:
@@ -270,20 +243,9 @@ def _begin(
         return _init(estimator, keys, problem), _Records()
     shapes = jax.eval_shape(partial(_init, estimator), keys, problem)
     state = _refreshed(estimator, saved.step, rebuilt_state(estimator, saved.state, shapes), problem)
-    infos = [
-        {name: series[i] for name, series in saved.infos.items()} for i in range(len(saved.recorded_steps))
-    ]
+    records = range(len(saved.recorded_steps))
+    infos = [{name: series[i] for name, series in saved.infos.items()} for i in records]
     return state, _Records(saved.recorded_steps.tolist(), list(saved.trajectory), infos)
-
-
-def _kept_if_due(
-    checkpoints: Checkpoints | None, estimator: Estimator, step: int, state: State
-) -> dict[str, np.ndarray] | None:
-    """Return what a snapshot keeps of the state before its refresh, if one is wanted and can be made here."""
-    if checkpoints is None or not restartable(estimator, step):
-        return None
-    jax.block_until_ready(state)  # asked after the block, not when it was sent off: a wish may come meanwhile
-    return kept_state(estimator, state) if checkpoints.due(step) else None
 
 
 def _record_every(every: int, *periods: int) -> int:
@@ -308,8 +270,8 @@ def _init(estimator: Estimator, keys: Array, problem: Problem) -> State:
 def _values(
     value: Callable[[State, Problem], Float[Array, ""]], state: State, problem: Problem
 ) -> Float[Array, " seeds"]:
-    of_one = lambda state, weights: value(state, of_seed(problem, weights))  # noqa: E731
-    return jax.vmap(of_one)(state, problem.episode_weights)
+    value_of_seed = lambda state, weights: value(state, of_seed(problem, weights))  # noqa: E731
+    return jax.vmap(value_of_seed)(state, problem.episode_weights)
 
 
 def _advance(
@@ -317,7 +279,7 @@ def _advance(
 ) -> tuple[State, dict[str, Array]]:
     """Take the steps done..end, refreshing wherever a period ends before `end`; return state and mean infos."""
     sums: dict[str, Any] = {}
-    period = estimator.refresh_every or end
+    period = end if estimator.refresh is None else estimator.refresh.every
     start = done
     while start < end:
         if start > done:
@@ -347,14 +309,75 @@ def _run_steps(
 
 def _refreshed(estimator: Estimator, step: int, state: State, problem: Problem) -> State:
     """Return the state after the refresh at `step`, if one is due there."""
-    if estimator.refresh is None or step % estimator.refresh_every:
+    refresh = estimator.refresh
+    if refresh is None or step % refresh.every:
         return state
-    return _refresh(estimator.refresh, estimator.refresh_kind(step), state, problem)
+    return _refresh(refresh.run, refresh.kind(step), state, problem)
 
 
 @partial(jax.jit, static_argnums=(0, 1), donate_argnums=2)
 def _refresh(
-    refresh: Callable[[str, State, Problem], State], kind: str, state: State, problem: Problem
+    run: Callable[[Any, State, Problem], State], kind: Hashable, state: State, problem: Problem
 ) -> State:
-    renew = lambda state, weights: refresh(kind, state, of_seed(problem, weights))  # noqa: E731
+    renew = lambda state, weights: run(kind, state, of_seed(problem, weights))  # noqa: E731
     return jax.vmap(renew)(state, problem.episode_weights)
+
+
+# --- Snapshots
+
+
+def restartable(estimator: Estimator, step: int) -> bool:
+    """Return whether a fit can begin again at `step` from the state without its recomputed fields."""
+    every = 0 if estimator.refresh is None else estimator.refresh.restart_every
+    return every == 0 or step % every == 0
+
+
+def kept_state(estimator: Estimator, state: State) -> dict[str, np.ndarray]:
+    """Return, on the host and by path, the leaves of `state` that a refresh does not recompute."""
+    kept = {name: leaf for name, leaf in _named_leaves(state).items() if not _recomputed(estimator, name)}
+    return {name: np.asarray(leaf) for name, leaf in jax.device_get(kept).items()}
+
+
+def rebuilt_state(estimator: Estimator, kept: dict[str, np.ndarray], like: State) -> State:
+    """Return a state of `estimator` with the shapes of `like`, from what `kept_state` `kept` of it.
+
+    Fields that a refresh recomputes are zeros.
+    """
+    wanted = _named_leaves(like)
+    unknown = sorted(set(kept) - set(wanted))
+    if unknown:
+        raise InputError(f"the saved state has {unknown[0]}, which {estimator.name} of this version does not")
+    leaves = [
+        jnp.zeros(leaf.shape, leaf.dtype)
+        if _recomputed(estimator, name)
+        else _checked(kept.get(name), name, leaf)
+        for name, leaf in wanted.items()
+    ]
+    return jax.tree.unflatten(jax.tree.structure(like), leaves)
+
+
+def _kept_if_due(
+    checkpoints: Checkpoints | None, estimator: Estimator, step: int, state: State
+) -> dict[str, np.ndarray] | None:
+    """Return what a snapshot keeps of the state before its refresh, if one is wanted and can be made here."""
+    if checkpoints is None or not restartable(estimator, step):
+        return None
+    jax.block_until_ready(state)  # asked after the block, not when it was sent off: a wish may come meanwhile
+    return kept_state(estimator, state) if checkpoints.due(step) else None
+
+
+def _checked(found: np.ndarray | None, name: str, like: jax.ShapeDtypeStruct) -> jax.Array:
+    if found is None or found.shape != like.shape or found.dtype != like.dtype:
+        holds = "nothing" if found is None else f"{found.dtype} {found.shape}"
+        raise InputError(f"the saved state holds {holds} as {name}; expected {like.dtype} {like.shape}")
+    return jnp.array(found)  # a copy: the steps donate their state
+
+
+def _recomputed(estimator: Estimator, name: str) -> bool:
+    """Return whether a refresh recomputes the leaf with this path."""
+    field_name = name.lstrip(".").partition(".")[0].partition("[")[0]
+    return estimator.refresh is not None and field_name in estimator.refresh.recomputed
+
+
+def _named_leaves(state: State) -> dict[str, Any]:
+    return {jax.tree_util.keystr(where): leaf for where, leaf in jax.tree_util.tree_leaves_with_path(state)}

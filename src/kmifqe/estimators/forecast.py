@@ -1,10 +1,10 @@
-"""What a run will take, before it begins: memory, and time; and where its data should be."""
+"""How much memory and time a fit will take, before it begins, and where its data should be."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -13,14 +13,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from kmifqe.estimators.base import Estimator, State
-from kmifqe.estimators.fit import Plan, _init, _refresh, _run_steps, make_plan, seeded
+from kmifqe.estimators.base import Estimator, Refresh, State
+from kmifqe.estimators.fit import Plan, _init, _refresh, _run_steps, seeded
+from kmifqe.io.format import duration, size
 from kmifqe.mdp.host_rows import free_device_bytes, free_host_bytes
 from kmifqe.mdp.problem import Problem
 
 MARGIN = 0.9  # share of the free memory that a forecast may fill: allocators leave gaps
 TIMED_STEPS = 50
-TIMED_SECONDS = 0.5  # of calls to a program whose time is taken
+TIMED_SECONDS = 0.5  # for which a program is called again and again to measure its time
 TIMED_ROWS = 32_768  # rows of a timed initialisation and refresh, which are linear in rows
 FETCH_SECONDS = 5e-4  # one minibatch of one field from host memory, on two CPU cores (docs/memory.md)
 FETCHES = 4  # of them in a step of any estimator here
@@ -30,7 +31,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Forecast:
-    """Memory in bytes and time in seconds that a run will take."""
+    """Memory in bytes and time in seconds that a fit will take."""
 
     estimator: str
     seeds: int
@@ -79,21 +80,15 @@ class Forecast:
         return f"{lacking}; take fewer seeds at a time, or fewer rows"
 
 
-def foresee(
-    estimator: Estimator,
-    problem: Problem,
-    *,
-    seeds: int | Sequence[int] = 10,
-    steps: int | None = None,
-    timed: bool = True,
-    bootstrap: bool = False,
-) -> Forecast:
-    """Return what `fit` with these arguments will take.
+def make_forecast(estimator: Estimator, problem: Problem, plan: Plan, *, timed: bool = True) -> Forecast:
+    """Return how much memory and time the fit of a plan will take.
 
     Memory is read off the programs that `fit` will run: they are compiled here, and not again there. Time is
     measured: a few steps, and an initialisation and a refresh of a few thousand rows.
+
+    `estimator`, `problem` and `plan` are those of the fit. `timed`: whether time is measured, by default yes; it
+    takes about a second for each program.
     """
-    plan = make_plan(estimator, problem, seeds=seeds, steps=steps, bootstrap=bootstrap)
     keys, problem = seeded(plan, problem)
     state = jax.eval_shape(partial(_init, estimator), keys, problem)
     free_on_device = free_device_bytes()
@@ -114,28 +109,27 @@ def foresee(
 
 
 def placed(
-    estimator: Estimator,
-    problem: Problem,
-    *,
-    seeds: int | Sequence[int] = 10,
-    steps: int | None = None,
-    timed: bool = False,
-    bootstrap: bool = False,
+    estimator: Estimator, problem: Problem, plan: Plan, *, timed: bool = False
 ) -> tuple[Problem, Forecast, str]:
-    """Return the problem with its data where the run fits, the forecast for it, and what is to be said of it.
+    """Return the problem with its data where the fit has room, the forecast for it, and a warning.
 
-    Where data and seeds together exceed the device's memory, the wide fields move to host memory; the
-    problem given is then of no more use. The sentence is empty where nothing need be said.
+    Where data and seeds together exceed the device's memory, the wide fields move to host memory; the `problem`
+    given is then of no more use. The warning is empty where there is nothing to warn of. `estimator`, `plan` and
+    `timed` are those of `make_forecast`; by default no time is measured.
     """
-    ask = partial(foresee, estimator, seeds=seeds, steps=steps, timed=timed, bootstrap=bootstrap)
-    said: list[str] = []
+    forecast_for = partial(make_forecast, estimator, plan=plan, timed=timed)
+    warnings: list[str] = []
     # Compiling tries kernels out on the device, beside the data: its memory may give out here already.
-    forecast, problem = with_fallback(ask, problem, said.append)
+    forecast, problem = with_fallback(forecast_for, problem, warnings.append)
     if forecast.fits or forecast.device_is_host or problem.is_on_host:
-        return problem, forecast, " ".join((*said, forecast.shortage)).strip()
+        return problem, forecast, " ".join((*warnings, forecast.shortage)).strip()
     problem = problem.on_host(release=True)
-    there = ask(problem)
-    return problem, there, f"{_moved(forecast.needed, forecast.free, there)} {there.shortage}".rstrip()
+    from_host = forecast_for(problem)
+    warning = (
+        f"{estimator.name} needs about {size(forecast.needed)} on the device besides its data, and "
+        f"{size(forecast.free)} is free: {_moves(from_host.data_on_host)} {from_host.shortage}"
+    )
+    return problem, from_host, warning.rstrip()
 
 
 def with_fallback(
@@ -143,7 +137,8 @@ def with_fallback(
 ) -> tuple[Result, Problem]:
     """Return run(problem) and the problem to go on with; where device memory gives out, both from host memory.
 
-    The problem given is then of no more use.
+    `run`: what is to be done, once or twice. `problem`: its argument; of no more use once its data has moved.
+    `say`: called with a sentence when the data moves.
     """
     try:
         return run(problem), problem
@@ -151,43 +146,21 @@ def with_fallback(
         if "RESOURCE_EXHAUSTED" not in str(error) or problem.is_on_host:
             raise
     on_host = problem.on_host(release=True)
-    say(
-        f"the device's memory gave out: {size(on_host.host_bytes)} of data move to host memory and reach the "
-        f"device by minibatch, {_slower()}"
-    )
+    say(f"the device's memory gave out: {_moves(on_host.host_bytes)}")
     return run(on_host), on_host
 
 
-def size(bytes_: int) -> str:
-    """Return an amount of memory as a person says it."""
-    for unit, scale in (("GiB", 2**30), ("MiB", 2**20)):
-        if bytes_ >= scale:
-            return f"{bytes_ / scale:.1f} {unit}"
-    return f"{bytes_ / 2**10:.0f} KiB"
-
-
-def duration(seconds: float) -> str:
-    """Return a length of time as a person says it."""
-    for unit, scale in (("days", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * scale:
-            return f"{seconds / scale:.1f} {unit}"
-    return f"{seconds:.0f} s"
-
-
-def _moved(needed: int, free: int, there: Forecast) -> str:
+def _moves(data: int) -> str:
     return (
-        f"{there.estimator} needs about {size(needed)} on the device besides its data, and {size(free)} is free: "
-        f"{size(there.data_on_host)} of data move to host memory and reach the device by minibatch, {_slower()}"
+        f"{size(data)} of data move to host memory and reach the device by minibatch, which adds about "
+        f"{1e3 * FETCHES * FETCH_SECONDS:.0f} ms to every step."
     )
-
-
-def _slower() -> str:
-    return f"which adds about {1e3 * FETCHES * FETCH_SECONDS:.0f} ms to every step."
 
 
 def _steps_at_once(estimator: Estimator, plan: Plan) -> int:
     """Return how many steps `fit` scans in one program."""
-    return min(plan.record_every, estimator.refresh_every or plan.steps, plan.steps)
+    every = plan.steps if estimator.refresh is None else estimator.refresh.every
+    return min(plan.record_every, every, plan.steps)
 
 
 def _working_bytes(estimator: Estimator, plan: Plan, keys: Array, state: State, problem: Problem) -> int:
@@ -196,23 +169,20 @@ def _working_bytes(estimator: Estimator, plan: Plan, keys: Array, state: State, 
     working = [_beyond_inputs(_init.lower(estimator, keys, problem), makes_the_state=True)]
     working.append(_beyond_inputs(_run_steps.lower(estimator, count, keys, state, problem, t)))
     if estimator.refresh is not None:
-        for kind in _refreshes(estimator, plan):
-            working.append(_beyond_inputs(_refresh.lower(estimator.refresh, kind, state, problem)))
+        for kind in _refreshes(estimator.refresh, plan.steps):
+            working.append(_beyond_inputs(_refresh.lower(estimator.refresh.run, kind, state, problem)))
     return max(working)
 
 
-def _refreshes(estimator: Estimator, plan: Plan) -> Counter[str]:
-    """Return how many refreshes of each kind the run will have."""
-    every = estimator.refresh_every
-    return Counter(
-        estimator.refresh_kind(step) for step in range(every, plan.steps + 1, every or plan.steps + 1)
-    )
+def _refreshes(refresh: Refresh, steps: int) -> Counter[Hashable]:
+    """Return how many refreshes of each kind a run of `steps` steps has."""
+    return Counter(refresh.kind(step) for step in range(refresh.every, steps + 1, refresh.every))
 
 
 def _beyond_inputs(lowered: Any, *, makes_the_state: bool = False) -> int:
     """Return a program's temporary memory, and what it returns without reusing its input's memory."""
     memory = lowered.compile().memory_analysis()
-    if memory is None:  # a device that does not tell
+    if memory is None:  # a device that does not know
         return 0
     returned = 0 if makes_the_state else memory.output_size_in_bytes - memory.alias_size_in_bytes
     return int(memory.temp_size_in_bytes + returned)
@@ -224,52 +194,50 @@ def _seconds(estimator: Estimator, plan: Plan, keys: Array, state: State, proble
     # Without a refresh nothing is computed for every row, and the program for all rows is compiled already.
     some = problem if refresh is None else problem.head(TIMED_ROWS)
     share = 1.0 if some is problem else problem.counts.in_sample / some.counts.in_sample
-    timed, init_seconds = _mean_time(lambda _: _init(estimator, keys, some), None)
+    small_state, init_seconds = _mean_time(lambda _: _init(estimator, keys, some), None)
     total = share * init_seconds
     if refresh is not None:
-        for kind, times in _refreshes(estimator, plan).items():
-            timed, seconds = _mean_time(partial(_renew, refresh, kind, some), timed)
-            total += times * share * seconds
-    timed = _as_large(timed, state)
+        for kind, count in _refreshes(refresh, plan.steps).items():
+            renew = partial(_renew, refresh, kind, some)
+            small_state, seconds = _mean_time(renew, small_state)
+            total += count * share * seconds
     count = min(_steps_at_once(estimator, plan), TIMED_STEPS)
     _, seconds = _mean_time(
-        lambda kept: _run_steps(estimator, count, keys, kept, problem, jnp.int32(0))[0], timed
+        lambda kept: _run_steps(estimator, count, keys, kept, problem, jnp.int32(0))[0],
+        _enlarged(small_state, state),
     )
     return total + plan.steps / count * seconds
 
 
-def _renew(
-    refresh: Callable[[str, State, Problem], State], kind: str, problem: Problem, state: State
-) -> State:
-    return _refresh(refresh, kind, state, problem)
+def _renew(refresh: Refresh, kind: Hashable, problem: Problem, state: State) -> State:
+    return _refresh(refresh.run, kind, state, problem)
 
 
-def _as_large(timed: State, real: State) -> State:
-    """Return a state as large as the real one, without the time to compute it: what a step costs, it costs here.
+def _enlarged(small: State, real: State) -> State:
+    """Return a state with the shapes of `real`, filled with the values of one that was made from fewer rows.
 
-    Of many rows the tree that draws them has levels that it lacks of a few: they hold ones.
+    The time of a step depends on the shapes and hardly on the values, and computing the real state could take
+    minutes. The tree that rows are drawn from is deeper for many rows than for few: levels that the small state
+    does not have are filled with ones.
     """
-    known = dict(jax.tree_util.tree_leaves_with_path(timed))
+    known = dict(jax.tree_util.tree_leaves_with_path(small))
 
     def grown(path: jax.tree_util.KeyPath, leaf: jax.ShapeDtypeStruct) -> Array:
         value = known.get(path)
         if value is None:
             return jnp.ones(leaf.shape, leaf.dtype)
-        return value if value.shape == leaf.shape else _repeated(value, leaf.shape)
+        if value.shape == leaf.shape:
+            return value
+        return jnp.stack([jnp.resize(of_seed, leaf.shape[1:]) for of_seed in value])
 
     return jax.tree_util.tree_map_with_path(grown, real)
-
-
-def _repeated(value: Array, shape: tuple[int, ...]) -> Array:
-    """Return each seed's values over and over, until the shape is full."""
-    return jnp.stack([jnp.resize(one, shape[1:]) for one in value])
 
 
 def _mean_time(advance: Callable[[State], State], state: State) -> tuple[State, float]:
     """Return the state after some calls, and the mean time of all but the first, which may compile."""
     state = jax.block_until_ready(advance(state))
     calls, started = 0, time.perf_counter()
-    while (taken := time.perf_counter() - started) < TIMED_SECONDS:
+    while (elapsed := time.perf_counter() - started) < TIMED_SECONDS:
         state = jax.block_until_ready(advance(state))
         calls += 1
-    return state, taken / calls
+    return state, elapsed / calls

@@ -13,14 +13,19 @@ from jaxtyping import Array, Float
 from kmifqe.estimators.base import (
     Estimator,
     Info,
-    check_config,
+    Network,
     in_unit,
     input_scale,
+    input_units,
     mean_over_rows,
     network_input,
+    require_counts,
+    require_positive,
+    require_soft_target,
     reward_scale,
     row_weights,
 )
+from kmifqe.estimators.registry import PRESETS, EstimatorEntry
 from kmifqe.maths.mlp import Layers, apply_layers, init_layers
 from kmifqe.mdp.problem import Problem
 
@@ -36,7 +41,9 @@ class FQEConfig:
     inputs: str = "raw"  # "raw" as the paper; "standardized" states and actions in [-1, 1]
 
     def __post_init__(self) -> None:
-        check_config(self)
+        require_counts(self, "hidden", "batch")
+        require_positive(self, "learning_rate")
+        require_soft_target(self)
 
 
 class FQEState(NamedTuple):
@@ -53,11 +60,14 @@ PAPER = FQEConfig()
 
 
 @cache  # one set of functions per config, so that jit compiles it once
-def fqe(config: FQEConfig = PAPER) -> Estimator:
-    """Return FQE: Q(s, a) ← r + γ Q̄(s', π̃(s')), rewards and Q unnormalised, target moved softly."""
+def make_fqe(config: FQEConfig = PAPER) -> Estimator:
+    """Return FQE with the settings `config`: Q(s, a) ← r + γ Q̄(s', π̃(s')), the target network moved softly.
+
+    Inside, rewards and Q are unnormalised; V̂ and `Estimator.q` are normalised by 1 − γ.
+    """
     optimizer = optax.adam(config.learning_rate)
 
-    def q(params: Layers, scale: Array, problem: Problem, states: Array, actions: Array) -> Array:
+    def network_value(params: Layers, scale: Array, problem: Problem, states: Array, actions: Array) -> Array:
         x = in_unit(network_input(problem, states, actions, config.inputs), scale)
         return apply_layers(params, x)[:, 0]
 
@@ -71,14 +81,16 @@ def fqe(config: FQEConfig = PAPER) -> Estimator:
         rows = jax.random.randint(key, (config.batch,), 0, len(problem))
         bootstrap = problem.gamma * ~problem.terminated[rows]
         next_states, target_actions = problem.next_states[rows], problem.target_actions[rows]
-        next_q = q(state.target, state.input_scale, problem, next_states, target_actions)
+        next_q = network_value(state.target, state.input_scale, problem, next_states, target_actions)
         goal = in_unit(problem.rewards[rows], state.reward_scale) + bootstrap * next_q
         # Weighted terms rather than weighted draws: those would need a table over all rows for every seed.
         weights = row_weights(problem, rows)
 
         def loss(params: Layers) -> Float[Array, ""]:
-            told = q(params, state.input_scale, problem, problem.states[rows], problem.actions[rows])
-            return mean_over_rows((told - goal) ** 2, weights)
+            now = network_value(
+                params, state.input_scale, problem, problem.states[rows], problem.actions[rows]
+            )
+            return mean_over_rows((now - goal) ** 2, weights)
 
         error, gradient = jax.value_and_grad(loss)(state.params)
         updates, opt_state = optimizer.update(gradient, state.opt_state)
@@ -87,8 +99,40 @@ def fqe(config: FQEConfig = PAPER) -> Estimator:
         return state._replace(params=params, target=target, opt_state=opt_state), {"loss": error}
 
     def value(state: FQEState, problem: Problem) -> Float[Array, ""]:
-        told = q(state.params, state.input_scale, problem, problem.first_states, problem.first_actions)
-        mean = mean_over_rows(told, problem.episode_weights)
+        first = problem.first_states, problem.first_actions
+        first_values = network_value(state.params, state.input_scale, problem, *first)
+        mean = mean_over_rows(first_values, problem.episode_weights)
         return (1.0 - problem.gamma) * mean * state.reward_scale
 
-    return Estimator("fqe", config, init, step, value, default_steps=1_000_000)
+    def q(state: FQEState, problem: Problem, states: Array, actions: Array) -> Float[Array, " n"]:
+        unnormalised = network_value(state.params, state.input_scale, problem, states, actions)
+        return (1.0 - problem.gamma) * unnormalised * state.reward_scale
+
+    def network(state: FQEState, problem: Problem) -> Network:
+        shift, scale = input_units(problem, config.inputs)
+        unit = (1.0 - problem.gamma) * state.reward_scale
+        return Network(tuple(state.params), "relu", shift, scale * state.input_scale, unit, cut_actions=False)
+
+    def arrived(steps: int, gamma: float) -> float:
+        # The target network moves by τ of the way to Q in a step, and each γ it passes on: a contraction.
+        return 1.0 - (1.0 - config.tau * (1.0 - gamma)) ** steps
+
+    return Estimator(
+        "fqe", config, init, step, value, default_steps=1_000_000, q=q, network=network, arrived=arrived
+    )
+
+
+ENTRIES = (
+    EstimatorEntry(
+        name="fqe",
+        label="FQE",
+        color="#00876a",
+        dark_color="#33c9a3",
+        config=PAPER,
+        make=make_fqe,
+        needs_density=False,
+        summary="fitted Q evaluation, which asks Q for actions that the log may not hold",
+        page="docs/estimators/fqe.md",
+        steps_at=PRESETS.__getitem__,  # no preset changes its settings: the paper's are the same in every column
+    ),
+)

@@ -1,114 +1,130 @@
-"""The paper's settings by kind of task, faster ones beside them, and settings given as text."""
+"""The estimators by name: one entry for each, ours and those of installed packages, and settings given as text."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
+from importlib import import_module, metadata
 from typing import Any
 
 from kmifqe.errors import InputError
 from kmifqe.estimators.base import Estimator
-from kmifqe.estimators.fqe import FQEConfig, fqe
-from kmifqe.estimators.kmifqe.algorithm import KMIFQEConfig, kmifqe
-from kmifqe.estimators.sr_dice import SRDICEConfig, sr_dice
 
-# What differs between the columns of the paper's appendix; everything else is the configs' own default.
-COLUMNS: dict[str, dict[str, Any]] = {
-    "pendulum": {"batch": 1024, "ratio_batch": 1024},
-    "mujoco": {"batch": 2048, "clip_per_dimension": True},
-    "d4rl": {"batch": 2048, "density_floor": 1e-3},
+# Preset -> the steps of a fit, for estimators that leave the number to the preset (`EstimatorEntry.steps_at`). The
+# first three are the columns of the paper's appendix. The fast ones give the same estimates with a tenth of the
+# arithmetic or less (docs/speed.md).
+PRESETS = {
+    "pendulum": 2_000_000,
+    "mujoco": 1_000_000,
+    "d4rl": 1_000_000,
+    "fast": 100_000,
+    "pendulum-fast": 40_000,
+    "mujoco-fast": 100_000,
+    "d4rl-fast": 100_000,
 }
-PAPER_STEPS = {"pendulum": 2_000_000, "mujoco": 1_000_000, "d4rl": 1_000_000}
-
-# The same estimate for a tenth of the arithmetic or less (docs/speed.md: what was tried, and what each bought). A
-# copy of the target network contracts by γ only, so copies, not steps, are what convergence counts: 800 of them at
-# γ = 0.99, and 160 at Pendulum's 0.95.
-FAST = {"learning_rate": 1e-3, "bandwidth_period": 4, "target_period": 125, "metric_period": 20}
-FAST_PENDULUM = {"target_period": 250, "metric_period": 4}
-FAST_STEPS = {"fast": 100_000, "pendulum-fast": 40_000, "mujoco-fast": 100_000, "d4rl-fast": 100_000}
-
-PRESETS = (*COLUMNS, *FAST_STEPS)
-
-# Our best documented settings, the same for every task. Most systems cut actions to the box and most targets act at
-# its edge, where a smooth Q of uncut actions rounds a corner off. Where few rows have an action near the target's,
-# FQE's rows fill the minibatch; where hardly any row teaches it, a network says what it began with, and the log's
-# mean reward is nearer to V than 0. From half of the steps on the bias is taken off the kernel's rows; V̂ is the mean
-# over the copies of the last quarter (docs/best_settings.md has what each does, and what was tried).
-BEST = KMIFQEConfig(
-    cut_actions=True,
-    half_fqe_at=0.02,
-    start_at_mean=True,
-    bias="held",
-    bias_step=500_000,  # of a million; `make_estimator` knows how many there are
-    average_step=750_000,
-)
+GROUP = "kmifqe.estimators"  # the entry-point group of estimators that other packages bring
+BUILT_IN = ("kmifqe.estimators.kmifqe", "kmifqe.estimators.fqe", "kmifqe.estimators.sr_dice")  # with ENTRIES
 
 
-@cache  # one object per config, as of `kmifqe`
-def kmifqe_best(config: KMIFQEConfig = BEST) -> Estimator:
-    """Return KMIFQE under the name of its best settings, so that both can stand in one table."""
-    return kmifqe(config)._replace(name="kmifqe-best")
+@dataclass(frozen=True)
+class EstimatorEntry:
+    """Everything that the rest of the library knows of one estimator.
+
+    A package adds an estimator by an entry point of the group `kmifqe.estimators` that loads to an EstimatorEntry;
+    a program adds one by `register`. A preset changes nothing of an estimator that does not define `at_preset`.
+    """
+
+    name: str  # what `-e` and the records call it
+    label: str  # what a person reads
+    color: str  # "#rrggbb", on a light page
+    dark_color: str  # "#rrggbb", on a dark page
+    config: Any  # a frozen dataclass: the default settings
+    make: Callable[
+        [Any], Estimator
+    ]  # of a config; the same object for the same config, or jit compiles again
+    needs_density: bool  # whether it weights rows by the behaviour density
+    summary: str  # one line for --help
+    page: str  # of the documentation, from the project's root
+    # Preset, and the steps of the fit (None: as many as the preset says) -> the config fields that change.
+    at_preset: Callable[[str, int | None], dict[str, Any]] = lambda preset, steps: {}
+    steps_at: Callable[[str], int] | None = None  # preset -> steps; None: the estimator's `default_steps`
 
 
-ESTIMATORS: dict[str, tuple[Callable[..., Estimator], Any]] = {
-    "kmifqe": (kmifqe, KMIFQEConfig()),
-    "kmifqe-best": (kmifqe_best, BEST),
-    "kmifqe-identity": (kmifqe, KMIFQEConfig(metric="identity")),
-    "fqe": (fqe, FQEConfig()),
-    "sr-dice": (sr_dice, SRDICEConfig()),
-}
+def entries() -> tuple[EstimatorEntry, ...]:
+    """Return every known entry: the built-in ones, those of installed packages, those that were registered."""
+    return tuple(_entries().values())
+
+
+def entry_named(name: str) -> EstimatorEntry:
+    """Return the entry of the estimator `name`, or refuse the name and list those that are known."""
+    found = find_entry(name)
+    if found is None:
+        raise InputError(f"estimator {name!r} is unknown; expected one of {', '.join(_entries())}")
+    return found
+
+
+def find_entry(name: str) -> EstimatorEntry | None:
+    """Return the entry of the estimator `name`; None where there is none, as for a record of another machine."""
+    return _entries().get(name)
+
+
+def register(entry: EstimatorEntry) -> None:
+    """Add an entry for this process; a name that an estimator has already is refused."""
+    _add(_entries(), entry, "register")
+
+
+@cache
+def _entries() -> dict[str, EstimatorEntry]:
+    known: dict[str, EstimatorEntry] = {}
+    for module in BUILT_IN:
+        for entry in import_module(module).ENTRIES:
+            _add(known, entry, module)
+    for point in metadata.entry_points(group=GROUP):
+        source = f"the entry point {point.name!r} ({point.value}) of the group {GROUP}"
+        try:
+            entry = point.load()
+        except Exception as error:  # another package's code runs here, and may raise anything
+            raise InputError(
+                f"{source} does not load: {error}; mend or uninstall the package that brings it"
+            ) from error
+        if not isinstance(entry, EstimatorEntry):
+            raise InputError(f"{source} is a {type(entry).__name__}; expected an EstimatorEntry")
+        _add(known, entry, source)
+    return known
+
+
+def _add(known: dict[str, EstimatorEntry], entry: EstimatorEntry, source: str) -> None:
+    if entry.name in known:
+        raise InputError(f"{source}: an estimator {entry.name!r} exists already; choose another name")
+    known[entry.name] = entry
 
 
 def make_estimator(
     name: str, preset: str = "pendulum", settings: Sequence[str] = (), steps: int | None = None
 ) -> Estimator:
-    """Return the estimator `name` with a preset's settings and then `settings`, each "field=value".
+    """Return an estimator with a preset's settings and the user's.
 
-    A setting may name its estimator, "fqe.hidden=128"; without a name it goes to every estimator that has it.
-    `steps`, where given, is what SR-DICE's three stages then share in their usual proportion, what a fast preset's
-    learning rate falls over, and what the steps of KMIFQE's best settings are shares of.
+    `name` is that of a registry entry, `preset` one of `PRESETS`. `settings` are texts "field=value" or
+    "estimator.field=value", which win over the preset; without a name a setting goes to every estimator that has
+    the field. `steps` is the number of steps of the fit, on which a preset's settings may depend; by default as
+    many as the preset says.
     """
-    if name not in ESTIMATORS:
-        raise InputError(f"estimator {name!r} is unknown; expected one of {', '.join(ESTIMATORS)}")
+    entry = entry_named(name)
     if preset not in PRESETS:
         raise InputError(f"preset {preset!r} is unknown; expected one of {', '.join(PRESETS)}")
-    make, config = ESTIMATORS[name]
-    known = {field.name for field in fields(config)}
-    changes = _preset_changes(name, preset, steps, known)
-    in_all = steps or default_steps(preset)
-    if steps is not None and "stages" in known:
-        changes["stages"] = _shared_out(steps, config.stages)
-    if name == "kmifqe-best":
-        changes |= {"bias_step": max(in_all // 2, 1), "average_step": in_all * 3 // 4}
+    known = {field.name for field in fields(entry.config)}
+    changes = entry.at_preset(preset, steps)
     for setting in settings:
         owner, field, value = parse_setting(setting)
         if owner in (None, name) and field in known:
-            changes[field] = _converted(value, getattr(config, field), setting)
-    chosen = replace(config, **changes)
-    for begins in ("bias_step", "average_step"):
-        if getattr(chosen, begins, 0) >= in_all:
-            raise InputError(
-                f"{begins} is {getattr(chosen, begins)}; expected less than the {in_all:,} steps of the fit"
-            )
-    estimator = make(chosen)
-    return estimator if "stages" in known else estimator._replace(default_steps=default_steps(preset))
-
-
-def _preset_changes(name: str, preset: str, steps: int | None, known: set[str]) -> dict[str, Any]:
-    column = preset.removesuffix("-fast")
-    changes = dict(COLUMNS["pendulum" if column == "fast" else column])
-    if name in ("fqe", "sr-dice"):
-        changes.pop("batch")  # their minibatch is 256 in every column, and fast presets leave them alone
-    elif preset in FAST_STEPS:
-        changes |= FAST | {"decay_steps": steps or FAST_STEPS[preset]}
-        changes |= FAST_PENDULUM if preset == "pendulum-fast" else {}
-    return {field: value for field, value in changes.items() if field in known}
-
-
-def default_steps(preset: str) -> int:
-    """Return how many steps FQE and KMIFQE take with a preset unless told otherwise."""
-    return FAST_STEPS[preset] if preset in FAST_STEPS else PAPER_STEPS[preset]
+            changes[field] = _converted(value, getattr(entry.config, field), setting)
+    estimator = entry.make(replace(entry.config, **changes))
+    if entry.steps_at is not None:
+        estimator = estimator._replace(default_steps=entry.steps_at(preset))
+    if estimator.check_steps is not None:
+        estimator.check_steps(steps or estimator.default_steps)
+    return estimator
 
 
 def check_settings(names: Sequence[str], settings: Sequence[str]) -> None:
@@ -118,7 +134,8 @@ def check_settings(names: Sequence[str], settings: Sequence[str]) -> None:
         owners = [name for name in names if owner in (None, name)]
         if not owners:
             raise InputError(f"setting {setting!r} is for {owner!r}, which is not among {', '.join(names)}")
-        known = {f.name for name in owners if name in ESTIMATORS for f in fields(ESTIMATORS[name][1])}
+        configs = [entry.config for entry in map(find_entry, owners) if entry is not None]
+        known = {f.name for config in configs for f in fields(config)}
         if known and field not in known:
             raise InputError(
                 f"setting {setting!r} names no field; expected one of {', '.join(sorted(known))}"
@@ -132,14 +149,6 @@ def parse_setting(setting: str) -> tuple[str | None, str, str]:
         raise InputError(f"setting {setting!r} is malformed; expected FIELD=VALUE or ESTIMATOR.FIELD=VALUE")
     owner, dot, field = name.strip().rpartition(".")
     return (owner if dot else None), field, value.strip()
-
-
-def _shared_out(steps: int, stages: tuple[int, ...]) -> tuple[int, ...]:
-    """Return whole numbers in the proportion of `stages` that add up to `steps`, each at least 1."""
-    if steps < len(stages):
-        raise InputError(f"steps is {steps}; SR-DICE needs at least {len(stages)}, one for each stage")
-    shares = [max(1, steps * stage // sum(stages)) for stage in stages[:-1]]
-    return (*shares, steps - sum(shares))
 
 
 def _converted(value: str, default: Any, setting: str) -> Any:

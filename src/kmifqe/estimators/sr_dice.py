@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,17 +12,22 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 
+from kmifqe.errors import InputError
 from kmifqe.estimators.base import (
     Estimator,
     Info,
-    check_config,
     in_unit,
     input_scale,
     mean_over_rows,
     network_input,
+    require,
+    require_counts,
+    require_positive,
+    require_soft_target,
     reward_scale,
     row_weights,
 )
+from kmifqe.estimators.registry import EstimatorEntry
 from kmifqe.maths.mlp import Layers, apply_layers, init_layers
 from kmifqe.mdp.problem import Problem
 
@@ -43,11 +48,14 @@ class SRDICEConfig:
     inputs: str = "raw"  # "raw" as the paper; "standardized" states and actions in [-1, 1]
 
     def __post_init__(self) -> None:
-        check_config(self)
+        require_counts(self, "hidden", "features", "batch", "ratio_batch", "value_rows")
+        require_positive(self, "learning_rate")
+        require_soft_target(self)
+        require(min(self.stages) >= 1, "stages", self.stages, "at least 1 step in each")
 
 
 class Autoencoder(NamedTuple):
-    """φ(s, a) = relu of the encoder, and what it is trained to tell."""
+    """φ(s, a) = relu of the encoder, and the three decoders it is trained with."""
 
     encoder: Layers
     next_state: Layers
@@ -74,8 +82,11 @@ PAPER = SRDICEConfig()
 
 
 @cache  # one set of functions per config, so that jit compiles it once
-def sr_dice(config: SRDICEConfig = PAPER) -> Estimator:
-    """Return SR-DICE: encoder, then successor features, then the ratio, one after the other in one run."""
+def make_sr_dice(config: SRDICEConfig = PAPER) -> Estimator:
+    """Return SR-DICE with the settings `config`: three stages, one after the other in one run.
+
+    The encoder is trained first, then the successor features, then the density ratio.
+    """
     optimizer = optax.adam(config.learning_rate)
     ends = np.cumsum(config.stages[:2])
 
@@ -110,8 +121,8 @@ def sr_dice(config: SRDICEConfig = PAPER) -> Estimator:
     def encoder_loss(autoencoder: Autoencoder, state: SRDICEState, problem: Problem, key: Array) -> Array:
         rows = jax.random.randint(key, (config.batch,), 0, len(problem))
         features = phi(autoencoder, inputs(state, problem, problem.states[rows], problem.actions[rows]))
-        told = inputs(state, problem, problem.next_states[rows], problem.actions[rows])
-        next_states, actions = told[:, : problem.state_dim], told[:, problem.state_dim :]
+        decoded = inputs(state, problem, problem.next_states[rows], problem.actions[rows])
+        next_states, actions = decoded[:, : problem.state_dim], decoded[:, problem.state_dim :]
         # A terminal row whose next state was not logged has nothing to decode.
         known = problem.has_next_state[rows][:, None]
         next_state_error = known * (apply_layers(autoencoder.next_state, features) - next_states) ** 2
@@ -169,4 +180,41 @@ def sr_dice(config: SRDICEConfig = PAPER) -> Estimator:
         estimate = mean_over_rows(terms, row_weights(problem, rows, state.mean_weight)) * state.reward_scale
         return jnp.where(state.stage == 2, estimate, jnp.nan)  # no ratio yet, no value
 
-    return Estimator("sr-dice", config, init, step, value, default_steps=sum(config.stages))
+    def arrived(steps: int, gamma: float) -> float | None:
+        return None if steps > ends[1] else 0.0  # there is no value before the last stage
+
+    return Estimator("sr-dice", config, init, step, value, default_steps=sum(config.stages), arrived=arrived)
+
+
+def _at_preset(preset: str, steps: int | None) -> dict[str, Any]:
+    """Return Pendulum's smaller batch of the last stage, and the stages' shares of `steps` where they are given."""
+    changes: dict[str, Any] = {}
+    if preset in ("pendulum", "pendulum-fast", "fast"):
+        changes["ratio_batch"] = 1024
+    if steps is not None:
+        changes["stages"] = _share_out(steps, PAPER.stages)
+    return changes
+
+
+def _share_out(steps: int, stages: tuple[int, ...]) -> tuple[int, ...]:
+    """Return whole numbers in the proportion of `stages` that add up to `steps`, each at least 1."""
+    if steps < len(stages):
+        raise InputError(f"steps is {steps}; SR-DICE needs at least {len(stages)}, one for each stage")
+    shares = [max(1, steps * stage // sum(stages)) for stage in stages[:-1]]
+    return (*shares, steps - sum(shares))
+
+
+ENTRIES = (
+    EstimatorEntry(
+        name="sr-dice",
+        label="SR-DICE",
+        color="#b85c92",
+        dark_color="#e59cc6",
+        config=PAPER,
+        make=make_sr_dice,
+        needs_density=False,
+        summary="a density ratio that is linear in learned successor features",
+        page="docs/estimators/sr_dice.md",
+        at_preset=_at_preset,
+    ),
+)

@@ -1,56 +1,64 @@
-"""What an experiment is told (size, methods, folders), and work that is done once and kept."""
+"""One call of `kmifqe reproduce`: its options, what an experiment is, and the one place that fits an estimator."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from hashlib import sha256
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kmifqe.errors import InputError
-from kmifqe.estimators import Progress
-from kmifqe.experiments.presets import Preset
-from kmifqe.experiments.records import experiment_record, is_done, write_record
-from kmifqe.io.files import disk_sentence, whole_file
+from kmifqe.api import Store, run_estimators
+from kmifqe.estimators import Estimate
+from kmifqe.estimators.fit import Plan, make_plan
+from kmifqe.experiments.presets import METHODS, Preset, Run
+from kmifqe.experiments.records import Errors, Place, is_done, settings_hash, write_record
+from kmifqe.io.files import disk_sentence
+from kmifqe.mdp.problem import Problem
+from kmifqe.report.watch import Watch
 from kmifqe.store.checkpoints import CheckpointFolder
 
-
-def settings_hash(settings: Mapping[str, Any]) -> str:
-    """Return twelve letters that name the settings."""
-    return sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
+MUJOCO = ("gymnasium", "mujoco")  # packages whose versions decide a MuJoCo row
 
 
-def kept_json(
-    folder: Path, name: str, settings: Mapping[str, Any], make: Callable[[], dict[str, Any]]
-) -> dict[str, Any]:
-    """Return what `make` gave under these settings, now or in an earlier run; settings go into the file."""
-    path = folder / f"{name}-{settings_hash(settings)}.json"
-    if path.is_file():
-        try:
-            return dict(json.loads(path.read_text(encoding="utf-8"))["made"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{path}: cannot be read ({error}); remove it, and it is made again") from error
-    made = make()
-    folder.mkdir(parents=True, exist_ok=True)
-    with whole_file(path) as partial:
-        partial.write_text(json.dumps({"settings": settings, "made": made}), encoding="utf-8")
-    return made
+class _Checkpointed(Store):
+    """Keeps the snapshots of one fit; its estimate becomes a record, which somebody else keeps."""
+
+    def __init__(self, folder: CheckpointFolder) -> None:
+        self._folder = folder
+
+    def checkpoints(self, plan: Plan) -> CheckpointFolder:
+        return self._folder
 
 
-def silent(words: str) -> None:
-    """Say nothing."""
+def fit_run(
+    problem: Problem,
+    run: Run,
+    *,
+    watch: Watch | None = None,
+    checkpoints: CheckpointFolder | None = None,
+    **plan: Any,
+) -> tuple[Estimate, Problem]:
+    """Return the estimate with its final state, and the problem to go on with.
+
+    Every experiment and study trains its estimators here. `problem` is the log and the policy that is judged, `run`
+    the estimator and its steps. `watch` hears progress and warnings, `checkpoints` keeps snapshots; both are None by
+    default. `plan` are further arguments of `make_plan`: seeds, bootstrap, record_every.
+    """
+    (estimate,), problem = run_estimators(
+        problem,
+        [run.estimator],
+        [make_plan(run.estimator, problem, steps=run.steps, **plan)],
+        store=None if checkpoints is None else _Checkpointed(checkpoints),
+        watch=watch,
+        forecast=False,
+        keep_state=True,
+    )
+    return estimate, problem
 
 
 @dataclass(frozen=True)
 class Context:
-    """One call of `reproduce`.
-
-    An experiment is a module with `rows(preset) -> tuple[str, ...]` and `run(row, context) -> None`, which makes
-    and keeps one record per method. Where it also has `prepare(row, context)`, that does the row's work for the
-    processor alone (collection, truth) into `work`, so that it can run ahead in another process.
-    """
+    """The options of one call of `reproduce`."""
 
     preset: Preset
     results: Path  # root of the records
@@ -59,21 +67,28 @@ class Context:
     resume: bool = False
     workers: int = 1  # processes that step environments
     d4rl_dir: Path | None = None
-    say: Callable[[str], None] = silent  # one line for a person
-    on_progress: Callable[[Progress], None] | None = None  # of `fit`
+    watch: Watch = field(default_factory=Watch)  # hears lines for a person, and the progress of fits
 
-    def wants(self, experiment: str, row: str, method: str, settings: Mapping[str, Any]) -> bool:
+    def say(self, sentence: str) -> None:
+        """Let a person read one line."""
+        self.watch.say(sentence)
+
+    def place(self, experiment: str, row: str, method: str) -> Place:
+        """Return the place of the record of a `method` on a `row` of an `experiment`."""
+        return Place(self.preset.name, experiment, row, method)
+
+    def wants(self, place: Place, settings: Mapping[str, Any]) -> bool:
         """Return whether the record is asked for and not there already; say why not where it is."""
-        if self.method not in (None, method):
+        if self.method not in (None, place.method):
             return False
-        done = self.resume and is_done(self.results, self.preset.name, experiment, row, method, settings)
+        done = self.resume and is_done(self.results, place, settings)
         if done:
-            self.say(f"{experiment} {row} {method}: there already")
+            self.say(f"{place.experiment} {place.row} {place.method}: there already")
         return not done
 
-    def checkpoints(self, row: str, method: str, settings: Mapping[str, Any]) -> CheckpointFolder:
+    def checkpoints(self, place: Place, settings: Mapping[str, Any]) -> CheckpointFolder:
         """Return where the fit of a record keeps how far it is, so that `resume` goes on from there."""
-        folder = self.work / "fits" / f"{row}-{method}-{settings_hash(settings)}"
+        folder = self.work / "fits" / f"{place.row}-{place.method}-{settings_hash(settings)}"
         with disk_sentence(folder.parent):
             folder.parent.mkdir(parents=True, exist_ok=True)
         checkpoints = CheckpointFolder(folder, warn=self.say)
@@ -81,36 +96,32 @@ class Context:
             checkpoints.clear()
         return checkpoints
 
-    def keep(
-        self,
-        experiment: str,
-        row: str,
-        method: str,
-        *,
-        settings: Mapping[str, Any],
-        wall_seconds: float,
-        packages: Sequence[str] = (),
-        **measured: Any,
-    ) -> None:
-        """Write the record (`experiment_record` says what is in it), and say where and, if it has one, its error."""
-        record = experiment_record(
-            experiment,
-            row,
-            method,
-            self.preset.name,
-            settings=settings,
-            wall_seconds=wall_seconds,
-            packages=packages,
-            **measured,
-        )
-        path = write_record(record, self.results)
-        errors = record.get("errors", {})
-        said = "".join(_error_words(name, error) for name, error in errors.items())
-        self.say(f"{experiment} {row} {method}: {wall_seconds:.1f} s{said} -> {path}")
+    def fit(self, problem: Problem, run: Run, **options: Any) -> tuple[Estimate, Problem]:
+        """Return `fit_run` of the problem with these options, its progress shown as this call asks."""
+        return fit_run(problem, run, watch=self.watch, **options)
+
+    def keep(self, place: Place, settings: Mapping[str, Any], wall_seconds: float, **measured: Any) -> None:
+        """Write the record of a place (`Place.record` has the arguments); say where it lies and what its error is."""
+        path = write_record(place.record(settings, wall_seconds, **measured), place.path(self.results))
+        said = "".join(_error_text(name, error) for name, error in measured.get("errors", {}).items())
+        self.say(f"{place.experiment} {place.row} {place.method}: {wall_seconds:.1f} s{said} -> {path}")
 
 
-def _error_words(name: str, error: Mapping[str, Any]) -> str:
+@dataclass(frozen=True)
+class Experiment:
+    """A table or figure of the paper: its rows, and what makes and keeps one record per method of a row."""
+
+    name: str
+    rows: Callable[[Preset], tuple[str, ...]]
+    run: Callable[[str, Context], None]
+    methods: tuple[str, ...] = tuple(METHODS)
+    # Does what a row needs of the processor alone (collection, truth) into `work`, so that another process can do it.
+    prepare: Callable[[str, Context], None] | None = None
+    file_rows: Callable[[Path], tuple[str, ...]] | None = None  # further rows, of the D4RL files in a folder
+
+
+def _error_text(name: str, error: Errors) -> str:
     if error["rmse"] is None:
         return f", {error['diverged']} seeds diverged"
-    give = "" if error["standard_error"] is None else f" ± {error['standard_error']:.3f}"
-    return f", RMSE {error['rmse']:.3f}{give} ({name.replace('_', ' ')})"
+    spread = "" if error["standard_error"] is None else f" ± {error['standard_error']:.3f}"
+    return f", RMSE {error['rmse']:.3f}{spread} ({name.replace('_', ' ')})"

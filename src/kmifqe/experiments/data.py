@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,28 +13,31 @@ import numpy as np
 
 from kmifqe.behavior import GaussianBehavior
 from kmifqe.errors import InputError
-from kmifqe.experiments import rows as table
-from kmifqe.experiments.context import Context
+from kmifqe.experiments.context import MUJOCO, Context, Experiment
+from kmifqe.experiments.pendulum import logged_value
 from kmifqe.experiments.policies import Actors, digest, load_actors
-from kmifqe.experiments.presets import Preset
-from kmifqe.experiments.rows import Row, row_named
-from kmifqe.experiments.truths import gym_truth, pendulum_truth
+from kmifqe.experiments.presets import Row, d4rl_file, file_rows, row_named, table_rows
+from kmifqe.experiments.records import PolicyValue, kept
 from kmifqe.io.files import whole_folder
 from kmifqe.io.logs.load import load_dataset
-from kmifqe.io.policies.actor import Actor
-from kmifqe.io.policies.d4rl import load_d4rl_actor
+from kmifqe.io.policies.actor import Actor, load_d4rl_actor
 from kmifqe.mdp.ask import Behavior, Policy
 from kmifqe.mdp.transitions import Transitions
 from kmifqe.worlds.gym_collect import Draw
 from kmifqe.worlds.gym_envs import describe_task
-from kmifqe.worlds.pendulum import collect, value_of_states
+from kmifqe.worlds.pendulum import collect, true_value
 from kmifqe.worlds.pendulum_policies import PendulumBehavior, load_pendulum_actors, with_dummies
 
+METHOD = "log"
+SEED = 0
+TRUTH_SEED = 1_000  # not the log's: the truth is of the population, not of the logged first states
+NOISE = 0.3  # of the known Gaussian behaviours, in half action ranges: the paper's
+DUMMIES = 1  # of the Pendulum row
+MOST_ENVS = 64
 PRE_TANH_STD = 0.3  # of the stochastic policies: near what a trained SAC policy keeps
-PRE_TANH_LIMIT = (
-    2.0  # of their mean before tanh: a TD3 actor saturates, a stochastic policy of D4RL's does not
-)
+PRE_TANH_LIMIT = 2.0  # of their mean: a TD3 actor saturates, a stochastic policy of D4RL's does not
 EXPLORATION = 0.1  # of half the action range: TD3's
+PLAYED = {"target": "target", "behavior_mean": "behaviour's mean", "behavior": "behaviour"}
 
 
 def stochastic_mean(actor: Actor) -> Actor:
@@ -70,14 +73,6 @@ def exploring(actor: Actor, std: float = EXPLORATION) -> Draw:
     return draw
 
 
-EXPERIMENT = "data"
-METHOD = "log"
-SEED = 0
-NOISE = 0.3  # of the known Gaussian behaviours, in half action ranges: the paper's
-DUMMIES = 1  # of the Pendulum row
-MOST_ENVS = 64
-
-
 @dataclass(frozen=True)
 class Log:
     """A row's data and what is known about it."""
@@ -85,58 +80,44 @@ class Log:
     transitions: Transitions
     target: Policy
     behavior: Behavior | None  # None: unknown, to be fitted
-    policies: dict[str, dict[str, Any]]  # name -> R and V with standard errors; "target" is always there
+    policies: dict[str, PolicyValue]  # "target" is always there
     logged_truth: float | None  # V of the logged first states, where the dynamics make it exact
 
     @property
     def truths(self) -> dict[str, float | None]:
         """What the estimates are compared with."""
-        return {"population": self.policies["target"]["V"], "logged_first_states": self.logged_truth}
+        return {"population": self.policies["target"].V, "logged_first_states": self.logged_truth}
 
 
-def rows(preset: Preset) -> tuple[str, ...]:
-    """Return the rows of the table."""
-    return table.table_rows(preset)
+def prepare_log(row: str, context: Context) -> None:
+    """Do what only the processor is needed for: collect the row's log and play its policies."""
+    found = row_named(row)
+    if found.recipe != "pendulum":
+        _log_folder(found, context)
+        _gym_values(found, context)
 
 
-file_rows = table.file_rows
-
-
-def run(row: str, context: Context) -> None:
+def _run(row: str, context: Context) -> None:
     """Collect the row's log and truths, and keep what they look like as a record."""
-    settings = data_settings(row_named(row), context)
-    if not context.wants(EXPERIMENT, row, METHOD, settings):
+    settings, place = data_settings(row_named(row), context), context.place("data", row, METHOD)
+    if not context.wants(place, settings):
         return
     started = time.perf_counter()
     log = read_log(row, context)
     t = log.transitions
-    returns = np.bincount(t.episode, t.rewards)
-    context.keep(
-        EXPERIMENT,
-        row,
-        METHOD,
-        settings=settings,
-        wall_seconds=time.perf_counter() - started,
-        packages=("gymnasium", "mujoco"),
-        log={
-            "rows": len(t),
-            "episodes": t.n_episodes,
-            "terminated": int(t.terminated.sum()),
-            "mean_reward": float(t.rewards.mean(dtype=np.float64)),
-            "mean_episode_return": float(returns.mean()),
-        },
-        policies=log.policies,
-        truth=log.truths,
-    )
+    looks = {
+        "rows": len(t),
+        "episodes": t.n_episodes,
+        "terminated": int(t.terminated.sum()),
+        "mean_reward": float(t.rewards.mean(dtype=np.float64)),
+        "mean_episode_return": float(np.bincount(t.episode, t.rewards).mean()),
+    }
+    seconds = time.perf_counter() - started
+    found = {"log": looks, "policies": log.policies, "truth": log.truths}
+    context.keep(place, settings, seconds, packages=MUJOCO, **found)
 
 
-def prepare(row: str, context: Context) -> None:
-    """Do what only the processor is needed for: collect the row's log and play its policies."""
-    what = row_named(row)
-    if what.recipe == "pendulum":
-        return
-    _log_folder(what, context)
-    _gym_policies(what, context)
+DATA = Experiment("data", table_rows, _run, (METHOD,), prepare_log, file_rows)
 
 
 def data_settings(row: Row, context: Context) -> dict[str, Any]:
@@ -153,59 +134,98 @@ def data_settings(row: Row, context: Context) -> dict[str, Any]:
     shared = {"rows": row.logged(preset), "seed": SEED, "gamma": row.gamma}
     if row.recipe == "pendulum":
         target, mean = load_pendulum_actors()
-        episodes = preset.pendulum_truth_episodes
         names = {"dummies": DUMMIES, "target": digest(target), "behavior": digest(mean)}
-        return shared | names | {"truth_episodes": episodes}
-    actors = _actors(row, context)
+        return shared | names | {"truth_episodes": preset.pendulum_truth_episodes}
+    actors = load_actors(row.task, context.work)
     named = {"env": row.env_id, "actors": actors.source, "target": digest(_target(row, actors))}
     return shared | named | _recipe_settings(row, actors) | {"truth_episodes": preset.truth_episodes}
 
 
-def read_log(row: str, context: Context) -> Log:
+def read_log(name: str, context: Context) -> Log:
     """Return a row's data, target, behaviour density where known, and truths; collect what is missing."""
-    what = row_named(row)
-    if what.recipe == "pendulum":
-        return _pendulum_log(what, context)
-    folder = _log_folder(what, context)
-    policies = _gym_policies(what, context)
-    transitions = load_dataset(folder)
-    if what.recipe == "file":
-        return Log(transitions, load_d4rl_actor(_files(what, context)[1]), None, policies, None)
-    actors = _actors(what, context)
+    row = row_named(name)
+    if row.recipe == "pendulum":
+        return _pendulum_log(row, context)
+    transitions = load_dataset(_log_folder(row, context))
+    policies = _gym_values(row, context)
+    if row.recipe == "file":
+        return Log(transitions, load_d4rl_actor(_files(row, context)[1]), None, policies, None)
+    actors = load_actors(row.task, context.work)
     density = None
-    if what.recipe == "known":
-        task = describe_task(what.env_id)  # its own bounds, as the collection used: an actor's may be rounded
+    if row.recipe == "known":
+        task = describe_task(row.env_id)  # its own bounds, as the collection used: an actor's may be rounded
         density = GaussianBehavior(actors.behavior, NOISE, task.low, task.high)
-    return Log(transitions, _target(what, actors), density, policies, None)
+    return Log(transitions, _target(row, actors), density, policies, None)
 
 
 def _pendulum_log(row: Row, context: Context) -> Log:
     actor, mean = load_pendulum_actors()
-    target = with_dummies(actor, DUMMIES)
-    behavior = PendulumBehavior(mean, DUMMIES)
+    target, behavior = with_dummies(actor, DUMMIES), PendulumBehavior(mean, DUMMIES)
     transitions = collect(SEED, behavior, row.logged(context.preset))
+    played: dict[str, Any] = {"target": target, "behavior_mean": mean, "behavior": behavior}
     episodes = context.preset.pendulum_truth_episodes
-    named: dict[str, Any] = {"target": target, "behavior_mean": mean, "behavior": behavior}
-    first_states = transitions.states[transitions.first_rows]
-    return Log(
-        transitions=transitions,
-        target=target,
-        behavior=behavior,
-        policies={name: pendulum_truth(policy, row.gamma, episodes) for name, policy in named.items()},
-        logged_truth=float(np.mean(value_of_states(first_states, target, row.gamma))),
-    )
+    policies = {
+        name: _policy_value(truth, truth.standard_error, episodes)
+        for name, policy in played.items()
+        for truth in (true_value(TRUTH_SEED, policy, row.gamma, episodes),)
+    }
+    return Log(transitions, target, behavior, policies, logged_value(transitions, target, row.gamma))
 
 
-def _gym_policies(row: Row, context: Context) -> dict[str, dict[str, Any]]:
+def _gym_values(row: Row, context: Context) -> dict[str, PolicyValue]:
     """Return R and V of the target, and of a known behaviour and its mean."""
     if row.recipe == "file":
-        return {"target": gym_truth(row, "target", load_d4rl_actor(_files(row, context)[1]), context)}
-    actors = _actors(row, context)
-    played = {"target": gym_truth(row, "target", _target(row, actors), context)}
+        return {"target": _gym_value(row, "target", load_d4rl_actor(_files(row, context)[1]), context)}
+    actors = load_actors(row.task, context.work)
+    played = {"target": _gym_value(row, "target", _target(row, actors), context)}
     if row.recipe == "known":
-        played["behavior_mean"] = gym_truth(row, "behavior_mean", actors.behavior, context)
-        played["behavior"] = gym_truth(row, "behavior", actors.behavior, context, NOISE)
+        played["behavior_mean"] = _gym_value(row, "behavior_mean", actors.behavior, context)
+        played["behavior"] = _gym_value(row, "behavior", actors.behavior, context, NOISE)
     return played
+
+
+def _gym_value(row: Row, name: str, actor: Actor, context: Context, noise: float = 0.0) -> PolicyValue:
+    """Return R and V of an actor with Gaussian noise (half action ranges), kept in the work folder."""
+    from kmifqe.worlds.gym_truth import measure_truth
+
+    episodes = context.preset.truth_episodes
+    settings = {
+        "env": row.env_id,
+        "policy": digest(actor),
+        "noise": noise,
+        "episodes": episodes,
+        "gamma": row.gamma,
+        "seed": TRUTH_SEED,
+    }
+
+    def measure() -> PolicyValue:
+        context.say(f"{row.name}: playing {episodes:,} episodes of the {PLAYED[name]}")
+        truth = measure_truth(
+            row.env_id,
+            actor,
+            episodes=episodes,
+            gamma=row.gamma,
+            noise=noise,
+            seed=TRUTH_SEED,
+            workers=context.workers,
+        )
+        return _policy_value(truth, truth.value_standard_error, episodes, truth.length)
+
+    return kept(context.work / "truth", f"{row.task}-{name}", settings, PolicyValue, measure)
+
+
+def _policy_value(truth: Any, value_error: float, episodes: int, length: float | None = None) -> PolicyValue:
+    def known(x: float) -> float | None:
+        return x if math.isfinite(x) else None  # the error of a single episode is not known
+
+    return PolicyValue(
+        R=truth.episode_return,
+        R_standard_error=known(truth.episode_return_standard_error),
+        V=truth.value,
+        V_standard_error=known(value_error),
+        episodes=episodes,
+        length=length,
+    )
 
 
 def _log_folder(row: Row, context: Context) -> Path:
@@ -230,7 +250,7 @@ def _collect(row: Row, context: Context, folder: Path) -> None:
     """Write the parts of a log into a folder; their names give their order."""
     from kmifqe.worlds.gym_collect import collect, collect_drawn
 
-    actors, total = _actors(row, context), row.logged(context.preset)
+    actors, total = load_actors(row.task, context.work), row.logged(context.preset)
     if row.recipe == "known":
         collect(
             row.env_id,
@@ -242,7 +262,7 @@ def _collect(row: Row, context: Context, folder: Path) -> None:
             workers=context.workers,
         )
         return
-    players: list[Callable[..., Any]] = (
+    players = (
         [squashed_gaussian(actor) for actor in (actors.target, actors.behavior)]
         if row.recipe == "mix"
         else [exploring(actor) for actor in actors.replay]
@@ -275,10 +295,6 @@ def _recipe_settings(row: Row, actors: Actors) -> dict[str, Any]:
     return {"replay": [digest(actor) for actor in actors.replay], "exploration": EXPLORATION}
 
 
-def _actors(row: Row, context: Context) -> Actors:
-    return load_actors(row.task, context.work)
-
-
 def _target(row: Row, actors: Actors) -> Actor:
     """Return the policy to judge: TD3's, or the mean of the stochastic expert made from it."""
     return actors.target if row.recipe == "known" else stochastic_mean(actors.target)
@@ -287,6 +303,6 @@ def _target(row: Row, actors: Actors) -> Actor:
 def _files(row: Row, context: Context) -> tuple[Path, Path]:
     """Return D4RL's file of the row, and the expert's, which carries the target policy."""
     return (
-        table.d4rl_file(context.d4rl_dir, row.name),
-        table.d4rl_file(context.d4rl_dir, f"{row.task}-expert"),
+        d4rl_file(context.d4rl_dir, row.name),
+        d4rl_file(context.d4rl_dir, f"{row.task}-expert"),
     )

@@ -1,4 +1,4 @@
-"""Run experiments row by row, the next row's data collected in another process meanwhile."""
+"""The experiments by name, run row by row; another process collects the next row's data meanwhile."""
 
 from __future__ import annotations
 
@@ -8,23 +8,73 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
-from typing import cast
 
 import jax
 
 from kmifqe.errors import InputError
-from kmifqe.experiments.context import Context, silent
-from kmifqe.experiments.presets import METHODS
+from kmifqe.experiments import data, figures, policies, table1
+from kmifqe.experiments.context import Context, Experiment
 from kmifqe.io.files import disk_sentence
+from kmifqe.report.watch import Watch
 
-# On a CPU the programs of one fit take a thousand or two memory maps, and Linux gives a process 65,530 unless told
-# otherwise: the 72 fits of the small table are too many, and the compiler ends the process when it gets no more.
+EXPERIMENTS = {
+    experiment.name: experiment
+    for experiment in (
+        policies.POLICIES,
+        data.DATA,
+        table1.TABLE1,
+        table1.LOGLIK,
+        figures.FIG1A,
+        figures.FIG1B,
+        figures.FIG2,
+        figures.SHIFT,
+    )
+}
+# On a CPU the programs of one fit need a thousand or two memory maps, and Linux gives a process 65,530 by default:
+# the 72 fits of the small table are too many, and the compiler ends the process when it gets no more.
 MAPS = Path("/proc/self/maps")
 LIMIT = Path("/proc/sys/vm/max_map_count")
-SHARE = 1 / 3  # a row of six methods takes about a tenth of the limit
+SHARE = 1 / 3  # a row of six methods needs about a tenth of the limit
+BLAS_THREADS = "OPENBLAS_NUM_THREADS"  # NumPy's own library; read once, when a process loads it
+
+
+def experiments_of(name: str, context: Context) -> tuple[str, ...]:
+    """Return the experiments that a name stands for: itself, or everything of the preset for "all"."""
+    if name == "all":
+        return tuple(each for each in EXPERIMENTS if each != "policies" or context.preset.trains_policies)
+    if name not in EXPERIMENTS:
+        raise InputError(f"experiment {name!r} is unknown; expected one of {', '.join(EXPERIMENTS)}, all")
+    return (name,)
+
+
+def run_experiments(name: str, context: Context, only: str | None = None, *, prefetch: bool = True) -> None:
+    """Run every row of an experiment, or of all of them.
+
+    Args:
+        name: the experiment, or "all".
+        context: the options of this call.
+        only: the one row to run; default: every row.
+        prefetch: whether another process collects the next row's data meanwhile; default True.
+    """
+    chosen = {each: _rows(EXPERIMENTS[each], context) for each in experiments_of(name, context)}
+    if context.method is not None:
+        known = tuple(dict.fromkeys(method for each in chosen for method in EXPERIMENTS[each].methods))
+        if context.method not in known:
+            raise InputError(f"method {context.method!r} is unknown; expected one of {', '.join(known)}")
+        chosen = {each: rows for each, rows in chosen.items() if context.method in EXPERIMENTS[each].methods}
+    if only is not None:
+        known = tuple(dict.fromkeys(row for rows in chosen.values() for row in rows))
+        if only not in known:
+            raise InputError(
+                f"{name} has no row {only!r} in preset {context.preset.name}; it has {', '.join(known)}"
+            )
+        chosen = {each: (only,) for each, rows in chosen.items() if only in rows}
+    for folder in (context.results, context.work):
+        with disk_sentence(folder):  # before hours of work, not after them
+            folder.mkdir(parents=True, exist_ok=True)
+    for each, rows in chosen.items():
+        _run_rows(EXPERIMENTS[each], rows, context, prefetch=prefetch)
 
 
 def drop_programs_if_many() -> None:
@@ -37,73 +87,29 @@ def drop_programs_if_many() -> None:
         jax.clear_caches()
 
 
-BLAS_THREADS = "OPENBLAS_NUM_THREADS"  # NumPy's own library; read once, when a process loads it
-EXPERIMENTS = ("policies", "data", "table1", "loglik", "fig1a", "fig1b", "fig2", "shift")
+def _rows(experiment: Experiment, context: Context) -> tuple[str, ...]:
+    rows = experiment.rows(context.preset)
+    if context.d4rl_dir is not None and experiment.file_rows is not None:
+        rows += experiment.file_rows(context.d4rl_dir)
+    return rows
 
 
-def experiments_of(name: str, context: Context) -> tuple[str, ...]:
-    """Return the experiments that a name stands for: itself, or everything of the preset for "all"."""
-    if name == "all":
-        return EXPERIMENTS if context.preset.trains_policies else EXPERIMENTS[1:]
-    if name not in EXPERIMENTS:
-        raise InputError(f"experiment {name!r} is unknown; expected one of {', '.join(EXPERIMENTS)}, all")
-    return (name,)
-
-
-def run_experiments(name: str, context: Context, only: str | None = None, *, prefetch: bool = True) -> None:
-    """Run every row (or only one) of an experiment, or of all of them."""
-    chosen = [(each, _rows(each, context)) for each in experiments_of(name, context)]
-    if context.method is not None:
-        chosen = _with_method(context.method, chosen)
-    if only is not None:
-        known = tuple(dict.fromkeys(row for _, rows in chosen for row in rows))
-        if only not in known:
-            raise InputError(
-                f"{name} has no row {only!r} in preset {context.preset.name}; it has {', '.join(known)}"
-            )
-        chosen = [(each, (only,)) for each, rows in chosen if only in rows]
-    for folder in (context.results, context.work):
-        with disk_sentence(folder):  # before hours of work, not after them
-            folder.mkdir(parents=True, exist_ok=True)
-    for each, rows in chosen:
-        _run_rows(_module(each), rows, context, prefetch=prefetch)
-
-
-def _with_method(method: str, chosen: list[tuple[str, tuple[str, ...]]]) -> list[tuple[str, tuple[str, ...]]]:
-    """Return the experiments that have the method; refuse one that none has."""
-    methods = {each: _methods(each) for each, _ in chosen}
-    known = tuple(dict.fromkeys(name for names in methods.values() for name in names))
-    if method not in known:
-        raise InputError(f"method {method!r} is unknown; expected one of {', '.join(known)}")
-    return [(each, rows) for each, rows in chosen if method in methods[each]]
-
-
-def _methods(name: str) -> tuple[str, ...]:
-    """Return the methods of an experiment: its own one, or the estimators."""
-    own = getattr(_module(name), "METHOD", None)
-    return METHODS if own is None else (own,)
-
-
-def _run_rows(module: ModuleType, rows: tuple[str, ...], context: Context, *, prefetch: bool) -> None:
-    if not (prefetch and len(rows) > 1 and hasattr(module, "prepare")):
+def _run_rows(experiment: Experiment, rows: tuple[str, ...], context: Context, *, prefetch: bool) -> None:
+    if not (prefetch and len(rows) > 1 and experiment.prepare is not None):
         for row in rows:
-            module.run(row, context)
+            experiment.run(row, context)
             drop_programs_if_many()
         return
-    # Words would come from two processes at once, and a function of this one cannot be sent to the other.
-    quiet = replace(context, say=silent, on_progress=None)
+    # Lines would come from two processes at once, and a function of this one cannot be sent to the other.
+    quiet = replace(context, watch=Watch())
     with _helper() as helper:
-        ahead: Future[None] | None = None
-        for row, following in zip(rows, (*rows[1:], None)):
-            if ahead is not None:
-                ahead.result()
-            ahead = None if following is None else helper.submit(_prepare, module.__name__, following, quiet)
-            module.run(row, context)
+        preparing: Future[None] | None = None
+        for row, next_row in zip(rows, (*rows[1:], None)):
+            if preparing is not None:
+                preparing.result()
+            preparing = None if next_row is None else helper.submit(experiment.prepare, next_row, quiet)
+            experiment.run(row, context)
             drop_programs_if_many()
-
-
-def _prepare(module: str, row: str, context: Context) -> None:
-    import_module(module).prepare(row, context)
 
 
 @contextmanager
@@ -126,15 +132,3 @@ def _helper() -> Iterator[ProcessPoolExecutor]:
 
 def _stay_off_the_device() -> None:
     jax.config.update("jax_platforms", "cpu")
-
-
-def _rows(name: str, context: Context) -> tuple[str, ...]:
-    module = _module(name)
-    rows = cast("tuple[str, ...]", module.rows(context.preset))
-    if context.d4rl_dir is not None and hasattr(module, "file_rows"):
-        rows += module.file_rows(context.d4rl_dir)
-    return rows
-
-
-def _module(name: str) -> ModuleType:
-    return import_module(f"kmifqe.experiments.{name}")

@@ -1,19 +1,30 @@
-"""Experiment records -> Markdown tables, our numbers above the paper's."""
+"""Experiment records -> Markdown tables, our numbers above the paper's, in a folder or between a page's markers."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
-import numpy as np
-
+from kmifqe.errors import InputError
+from kmifqe.experiments.policies import shipped_training
+from kmifqe.experiments.presets import METHODS, REGENERATED, TASKS, preset_named, row_named, table_rows
+from kmifqe.experiments.records import (
+    LikelihoodRecord,
+    PolicyValue,
+    TableRecord,
+    error_of_mean,
+    read_records,
+)
+from kmifqe.io.files import disk_sentence, whole_file
 from kmifqe.report.terminal import number, plus_minus
 
 Printed = tuple[float, float]  # mean, one standard error
 
 # Table 1: RMSE over 10 seeds, by row and method.
-METHODS = ("kmifqe", "kmifqe-identity", "sr-dice", "fqe")
+PAPER_METHODS = ("kmifqe", "kmifqe-identity", "sr-dice", "fqe")
 _TABLE1: dict[str, tuple[Printed, Printed, Printed, Printed]] = {
     "pendulum": ((0.115, 0.018), (0.250, 0.032), (1.641, 0.426), (8.126, 2.962)),
     "hopper": ((0.023, 0.006), (0.034, 0.009), (0.129, 0.023), (0.083, 0.011)),
@@ -28,7 +39,7 @@ _TABLE1: dict[str, tuple[Printed, Printed, Printed, Printed]] = {
     "halfcheetah-medium-replay": ((4.698, 0.044), (4.765, 0.026), (5.048, 0.090), (6.394, 1.769)),
     "walker2d-medium-replay": ((1.364, 0.052), (1.360, 0.025), (1.523, 0.061), (86.315, 29.206)),
 }
-TABLE1 = {row: dict(zip(METHODS, printed)) for row, printed in _TABLE1.items()}
+TABLE1 = {row: dict(zip(PAPER_METHODS, printed)) for row, printed in _TABLE1.items()}
 
 # Appendix: undiscounted return R and normalised value V of behaviour mean, behaviour and target. The text gives
 # V = −3.791 for Pendulum's target, the table −3.971; R of the MuJoCo behaviours is not printed.
@@ -53,84 +64,49 @@ _LIKELIHOODS: dict[str, tuple[Printed, Printed, Printed, Printed]] = {
 }
 LIKELIHOODS = {row: dict(zip(COMPONENTS, printed)) for row, printed in _LIKELIHOODS.items()}
 
-
-def error_of_mean(values: Sequence[float] | np.ndarray, truth: float, count: int) -> tuple[float, float]:
-    """Return the RMSE of the mean of `count` of these seeds, over every choice of so many, and its standard error.
-
-    With the errors' mean e and variance s² (n − 1): RMSE² = e² − s²/n + s²/count, which is unbiased for the squared
-    error of a mean of `count` seeds. `count` = 1 is the RMSE over seeds. The standard error is the jackknife's, of
-    the square, carried through the root.
-    """
-    errors = np.asarray(values, np.float64) - truth
-    n = len(errors)
-    if not 1 <= count <= n:
-        raise ValueError(f"count is {count}; expected 1 to {n}, the number of seeds")
-    if not np.isfinite(errors).all():
-        return math.inf, 0.0  # as in Table 1: an average over the other seeds would flatter the method
-    rmse = math.sqrt(_squared(errors, count))
-    if n == 1 or rmse == 0.0:
-        return rmse, 0.0
-    without = np.array([_squared(np.delete(errors, i), count) for i in range(n)])
-    return rmse, math.sqrt((n - 1) * float(np.var(without))) / (2.0 * rmse)
-
-
-def _squared(errors: np.ndarray, count: int) -> float:
-    n = len(errors)
-    variance = float(np.var(errors, ddof=1)) if n > 1 else 0.0
-    return float(np.mean(errors)) ** 2 + variance * (1.0 / count - 1.0 / n)
-
-
-Record = Mapping[str, Any]
-
-METHOD_NAMES = {
-    "kmifqe": "KMIFQE",
-    "kmifqe-best": "KMIFQE, our best",
-    "kmifqe-identity": "w/o metric",
-    "sr-dice": "SR-DICE",
-    "fqe": "FQE",
-    "fqe-standardized": "FQE, standardised",
-}
-OURS, BASELINES = "kmifqe-best", ("sr-dice", "fqe", "fqe-standardized")
+OURS = "kmifqe-best"
+BASELINES = [name for name, method in METHODS.items() if method.base != METHODS[OURS].base]
+LABELS = [method.label for method in METHODS.values()]
 TRUTHS = {"logged_first_states": "logged first states", "population": "population"}
 POLICIES = {"target": "π̃", "behavior_mean": "μ̃", "behavior": "μ"}
 NOTHING = "–"
-MEANS = (2, 4, 10)  # how many seeds a user may take the mean of
+MEANS = (2, 4, 10)  # how many seeds a user may average over
 SHOWN_MEAN = 4  # the one with a table of its own
+TABLES = "tables.md"
+MARKED = re.compile(r"(<!-- records: (\w+) (\w+) -->\n).*?(<!-- end of records -->)", re.DOTALL)
+
+Records = Sequence[TableRecord]
 
 
-def error_table(records: Sequence[Record]) -> str:
+def error_table(records: Records) -> str:
     """Return Table 1: RMSE over seeds ± one standard error by row, truth and method, the paper's below ours."""
-    lines = _head("row", "against", *METHOD_NAMES.values())
+    lines = []
     for row, truth, found in _compared(records):
-        cells = [_error(found.get(method), truth) for method in METHOD_NAMES]
-        lines.append(_line(row, TRUTHS[truth], *cells))
-        printed = TABLE1.get(paper_row(row)) if truth == "population" else None
-        if printed is not None:
-            cells = [_with_error(*printed[m]) if m in printed else NOTHING for m in METHOD_NAMES]
-            lines.append(_line("", f"paper{'' if row in TABLE1 else ', D4RL'}", *cells))
-    return "\n".join(lines)
+        lines.append((row, TRUTHS[truth], *_by_method(found, _error, truth)))
+        printed = TABLE1.get(_paper_row(row))
+        if printed is not None and truth == "population":
+            source = "paper" if row in TABLE1 else "paper, D4RL"
+            lines.append(("", source, *_by_method(printed, lambda numbers: plus_minus(*numbers))))
+    return _table(("row", "against", *LABELS), lines)
 
 
-def bias_table(records: Sequence[Record]) -> str:
+def bias_table(records: Records) -> str:
     """Return mean V̂ − V over seeds (± the seeds' standard deviation) by row, truth and method."""
-    lines = _head("row", "V", "against", *METHOD_NAMES.values())
+    lines = []
     for row, truth, found in _compared(records):
-        value = next(iter(found.values()))["errors"][truth]["truth"]
-        cells = [_bias(found.get(method), truth) for method in METHOD_NAMES]
-        lines.append(_line(row, number(value), TRUTHS[truth], *cells))
-    return "\n".join(lines)
+        value = next(iter(found.values())).errors[truth]["truth"]
+        lines.append((row, number(value), TRUTHS[truth], *_by_method(found, _bias, truth)))
+    return _table(("row", "V", "against", *LABELS), lines)
 
 
-def means_table(records: Sequence[Record]) -> str:
+def means_table(records: Records) -> str:
     """Return the RMSE of means of four seeds ± one standard error, by row, truth and method."""
-    lines = _head("row", "against", *METHOD_NAMES.values())
-    for row, truth, found in _compared(records):
-        cells = [_mean_error(found.get(method), truth) for method in METHOD_NAMES]
-        lines.append(_line(row, TRUTHS[truth], *cells))
-    return "\n".join(lines)
+    compared = _compared(records)
+    lines = [(row, TRUTHS[truth], *_by_method(found, _mean_error, truth)) for row, truth, found in compared]
+    return _table(("row", "against", *LABELS), lines)
 
 
-def score_line(records: Sequence[Record]) -> str:
+def score_line(records: Records) -> str:
     """Return on how many rows KMIFQE at our best settings is as good as the best baseline: of seeds, and of means.
 
     As good: its RMSE is at most the baseline's plus one standard error of their difference. Pendulum counts
@@ -141,7 +117,7 @@ def score_line(records: Sequence[Record]) -> str:
     if not rows:
         return "No row has been run with both KMIFQE at our best settings and a baseline."
     behind = f" Behind: {', '.join(lost)}." if lost else ""
-    seeds = min(len(record["values"]) for record in records)
+    seeds = min(len(record.values) for record in records)
     means = [f"{len(_score(records, count)[0])} over {count}" for count in MEANS if count <= seeds]
     read = f" Read as means over seeds, every method alike, {', '.join(means)}." if means else ""
     return (
@@ -150,72 +126,68 @@ def score_line(records: Sequence[Record]) -> str:
     )
 
 
-def _score(records: Sequence[Record], seeds: int) -> tuple[list[str], list[str]]:
+def _score(records: Records, seeds: int) -> tuple[list[str], list[str]]:
     """Return the rows where a mean over seeds of our best is as good as one of the best baseline, and the others."""
     good: list[str] = []
     lost: list[str] = []
     for row, truth, found in _compared(records):
-        baselines = [_judged(found[m], truth, seeds) for m in BASELINES if m in found]
+        baselines = [_rmse(found[m], truth, seeds) for m in BASELINES if m in found]
         if row in (*good, *lost) or OURS not in found or not baselines:
             continue
-        ours, best = _judged(found[OURS], truth, seeds), min(baselines)
+        ours, best = _rmse(found[OURS], truth, seeds), min(baselines)
         (good if ours[0] <= best[0] + math.hypot(ours[1], best[1]) else lost).append(row)
     return good, lost
 
 
-def values_table(records: Sequence[Record]) -> str:
+def values_table(records: Records) -> str:
     """Return R and V of target, behaviour mean and behaviour by row, with standard errors; the paper's below."""
-    columns = [f"{what}({name})" for what in "RV" for name in POLICIES.values()]
-    lines = _head("row", "", *columns)
-    for row, found in _by_row(records).items():
-        policies = found[0].get("policies", {})
-        cells = [_value(policies.get(name), what) for what in "RV" for name in POLICIES]
-        episodes = policies.get("target", {}).get("episodes", 0)
-        lines.append(_line(row, f"{episodes:,} episodes", *cells))
-        if row in POLICY_VALUES:
-            printed = POLICY_VALUES[row]
-            cells = [
-                number(printed[c], decimals=0 if c[0] == "R" else 3) if c in printed else NOTHING
-                for c in columns
-            ]
-            lines.append(_line("", "paper", *cells))
-    return "\n".join(lines)
-
-
-def likelihood_table(records: Sequence[Record]) -> str:
-    """Return held-out log-likelihoods ± one standard error by row and component count, the chosen in bold."""
-    counts = sorted({entry["components"] for record in records for entry in record["table"]})
-    lines = _head("row", "", *(f"{count}" for count in counts))
-    for row, found in _by_row(records).items():
-        cells = dict.fromkeys(counts, NOTHING)
-        for entry in found[0]["table"]:
-            cell = _with_error(entry["log_likelihood"], entry["standard_error"])
-            cells[entry["components"]] = f"**{cell}**" if entry["components"] == found[0]["chosen"] else cell
-        lines.append(_line(row, f"{found[0]['held_out_episodes']:,} episodes held out", *cells.values()))
-        printed = LIKELIHOODS.get(paper_row(row), {})
-        if printed:
-            likely = [_with_error(*printed[count]) if count in printed else NOTHING for count in counts]
-            lines.append(_line("", "paper, D4RL", *likely))
-    return "\n".join(lines)
-
-
-def policies_table(records: Sequence[Record]) -> str:
-    """Return what training reached by task: steps and return of target and behaviour mean, and the latter's level."""
-    lines = _head("task", "target at step", "R(target)", "behaviour at step", "R(behaviour)", "level")
+    columns = [(what, name) for what in "RV" for name in POLICIES]
+    symbols = [f"{what}({POLICIES[name]})" for what, name in columns]
+    lines = []
     for row, (record, *_) in _by_row(records).items():
-        choice = record["choice"]
-        cells = [_checkpoint(choice[name]) for name in ("target", "behavior")]
-        reached = choice["behavior_level"]
-        lines.append(_line(row, *cells[0], *cells[1], NOTHING if reached is None else f"{reached:.0%}"))
-    return "\n".join(lines)
+        episodes = record.policies["target"].episodes if "target" in record.policies else 0
+        cells = [_value(record.policies.get(name), what) for what, name in columns]
+        lines.append((row, f"{episodes:,} episodes", *cells))
+        if row in POLICY_VALUES:
+            printed = [(symbol, POLICY_VALUES[row].get(symbol)) for symbol in symbols]
+            cells = [NOTHING if x is None else number(x, decimals=3 * (s[0] == "V")) for s, x in printed]
+            lines.append(("", "paper", *cells))
+    return _table(("row", "", *symbols), lines)
 
 
-def conditions_line(records: Sequence[Record]) -> str:
+def likelihood_table(records: Sequence[LikelihoodRecord]) -> str:
+    """Return held-out log-likelihoods ± one standard error by row and component count, the chosen in bold."""
+    counts = sorted({entry["components"] for record in records for entry in record.table})
+    lines = []
+    for row, (record, *_) in _by_row(records).items():
+        cells = dict.fromkeys(counts, NOTHING)
+        for entry in record.table:
+            cell = _with_error(entry["log_likelihood"], entry["standard_error"])
+            cells[entry["components"]] = f"**{cell}**" if entry["components"] == record.chosen else cell
+        lines.append((row, f"{record.held_out_episodes:,} episodes held out", *cells.values()))
+        printed = LIKELIHOODS.get(_paper_row(row))
+        if printed:
+            likely = [plus_minus(*printed[count]) if count in printed else NOTHING for count in counts]
+            lines.append(("", "paper, D4RL", *likely))
+    return _table(("row", "", *map(str, counts)), lines)
+
+
+def policies_table(choices: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return what training reached by task: steps and return of target and behaviour mean, and the latter's level."""
+    lines = []
+    for task, choice in ((task, choices[task]) for task in TASKS if task in choices):
+        level = NOTHING if choice["behavior_level"] is None else f"{choice['behavior_level']:.0%}"
+        lines.append((task, *_checkpoint(choice["target"]), *_checkpoint(choice["behavior"]), level))
+    columns = ("target at step", "R(target)", "behaviour at step", "R(behaviour)", "level")
+    return _table(("task", *columns), lines)
+
+
+def conditions_line(records: Records) -> str:
     """Return on which devices, with which versions and how long the records were made, and on which logs."""
-    devices = sorted({record["device"] for record in records})
-    versions = sorted({f"kmifqe {r['versions']['kmifqe']}, jax {r['versions']['jax']}" for r in records})
-    dates = sorted(record["created"][:10] for record in records)
-    hours = sum(record["wall_seconds"] for record in records) / 3600.0
+    devices = sorted({record.device for record in records})
+    versions = sorted({f"kmifqe {r.versions['kmifqe']}, jax {r.versions['jax']}" for r in records})
+    dates = sorted(record.created[:10] for record in records)
+    hours = sum(record.wall_seconds for record in records) / 3600.0
     span = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
     return (
         f"{len(records)} records, {span}; {' and '.join(devices)}; {'; '.join(versions)}; "
@@ -223,86 +195,182 @@ def conditions_line(records: Sequence[Record]) -> str:
     )
 
 
-def _other_logs(records: Sequence[Record]) -> str:
+def _other_logs(records: Records) -> str:
     """Return a sentence on methods whose rows or truth are not those of most others of their row; "" without any.
 
     A seed gives one MuJoCo log on one kind of processor: records that were made apart may differ in it.
     """
     apart = []
     for row, found in _by_row(records).items():
-        logs = [(record.get("counts"), record.get("truth")) for record in found]
-        usual = max(logs, key=logs.count)
-        others = [record["method"] for record, log in zip(found, logs) if log != usual]
-        if others:
-            apart.append(f"{row} ({', '.join(others)})")
+        logs = [(record.counts, record.truth) for record in found]
+        others = [r.method for r, log in zip(found, logs) if log != max(logs, key=logs.count)]
+        apart += [f"{row} ({', '.join(others)})"] if others else []
     return f" By its rows or truth, another log of the same seed: {'; '.join(apart)}." if apart else ""
 
 
-def paper_row(row: str) -> str:
-    """Return the row of the paper that ours stands beside: a regenerated one beside the D4RL file's."""
-    return row.removesuffix("-regenerated")
+class Piece(NamedTuple):
+    """A table or sentence that a page can ask for."""
+
+    experiment: str  # whose records it needs
+    heading: str  # "": a sentence, without one
+    text: Callable[[Any], str]
 
 
-def _compared(records: Sequence[Record]) -> Iterable[tuple[str, str, dict[str, Record]]]:
+PIECES = {
+    "conditions": Piece("table1", "", conditions_line),
+    "errors": Piece("table1", "RMSE over seeds, ± one standard error", error_table),
+    "score": Piece("table1", "", score_line),
+    "means": Piece("table1", "RMSE of means of four seeds, ± one standard error", means_table),
+    "bias": Piece("table1", "Mean V̂ − V over seeds, ± the seeds' standard deviation", bias_table),
+    "values": Piece("table1", "R and V of the policies, ± one standard error", values_table),
+    "likelihoods": Piece(
+        "loglik", "Held-out log-likelihood of the fitted behaviour, nats a row", likelihood_table
+    ),
+    "policies": Piece(
+        "policies", "Trained policies", lambda found: policies_table({r.row: r.choice for r in found})
+    ),
+}
+
+
+def render(root: Path, out: Path, preset: str) -> list[Path]:
+    """Write the tables and figures of the records of a `preset` under `root` into `out`; return the files written."""
+    records = read_records(root, preset=preset)
+    if not records:
+        raise InputError(f"{root / preset}: holds no experiment records; run kmifqe reproduce first")
+    with disk_sentence(out):
+        out.mkdir(parents=True, exist_ok=True)
+    with whole_file(out / TABLES) as partial:
+        partial.write_text(_tables_text(root, preset), encoding="utf-8")
+    from kmifqe.experiments.paper_figures import save_paper_figures
+
+    return [out / TABLES, *save_paper_figures(records, out)]
+
+
+def _tables_text(root: Path, preset: str) -> str:
+    """Return every table of a preset's records, as Markdown."""
+    parts = [f"# Preset {preset}"]
+    for name, piece in PIECES.items():
+        if read_records(root, piece.experiment, preset):
+            parts += [f"## {piece.heading}"] if piece.heading else []
+            parts.append(piece_text(root, name, preset))
+    return "\n\n".join([*parts, missing_line(root, preset)]) + "\n"
+
+
+def piece_text(root: Path, name: str, preset: str) -> str:
+    """Return one table or sentence from the records; where there are none, a sentence that says so.
+
+    `root` is the root of the records, `name` one of PIECES or "missing", and `preset` whose records are read.
+    """
+    if name == "missing":
+        return missing_line(root, preset)
+    if name not in PIECES:
+        raise InputError(f"{name!r} is no table; expected one of {', '.join((*PIECES, 'missing'))}")
+    piece = PIECES[name]
+    records = read_records(root, piece.experiment, preset_named(preset).name)
+    if records:
+        return piece.text(records)
+    if name == "policies":  # what was not trained anew is what the package brings
+        return policies_table({task: record["choice"] for task, record in shipped_training().items()})
+    return f"No records of `kmifqe reproduce {piece.experiment} --preset {preset}` yet."
+
+
+def missing_line(root: Path, preset: str) -> str:
+    """Return which records of Table 1 a preset still lacks, in one sentence."""
+    there = {(record.row, record.method) for record in read_records(root, "table1", preset)}
+    size, lacking = preset_named(preset), []
+    for row in table_rows(size):
+        methods = size.methods_of(row_named(row).recipe)
+        missing = [method for method in methods if (row, method) not in there]
+        if missing:
+            every = len(missing) == len(methods)
+            lacking.append(f"{row} ({'all methods' if every else ', '.join(missing)})")
+    if not lacking:
+        return f"Every row and method of Table 1 was run with preset {preset}."
+    return f"Not run yet with preset {preset}: {'; '.join(lacking)}."
+
+
+def filled(text: str, root: Path) -> str:
+    """Return a page's text with what stands between its markers replaced by what the records say.
+
+    A marker pair is `<!-- records: TABLE PRESET -->` and `<!-- end of records -->`.
+    """
+    return MARKED.sub(lambda found: f"{found[1]}\n{piece_text(root, found[2], found[3])}\n\n{found[4]}", text)
+
+
+def fill_page(page: Path, root: Path) -> None:
+    """Rewrite the tables of a page from the records."""
+    try:
+        text = page.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{page}: cannot be read ({error.strerror})") from error
+    with whole_file(page) as partial:
+        partial.write_text(filled(text, root), encoding="utf-8")
+
+
+def _compared(records: Records) -> Iterator[tuple[str, str, dict[str, TableRecord]]]:
     """Yield (row, truth, method -> record) in the paper's order, the exact truth first."""
     for row, found in _by_row(records).items():
-        by_method = {record["method"]: record for record in found}
         for truth in TRUTHS:
-            known = {m: r for m, r in by_method.items() if truth in r["errors"]}
+            known = {record.method: record for record in found if truth in record.errors}
             if known:
                 yield row, truth, known
 
 
-def _by_row(records: Sequence[Record]) -> dict[str, list[Record]]:
+def _by_row(records: Sequence[Any]) -> dict[str, list[Any]]:
     """Return row -> its records, rows in the paper's order, others after them."""
-    order = list(TABLE1)
-    rows = sorted(
-        {record["row"] for record in records},
-        key=lambda row: (order.index(paper_row(row)) if paper_row(row) in order else len(order), row),
-    )
-    return {row: [record for record in records if record["row"] == row] for row in rows}
+    order = {row: place for place, row in enumerate(TABLE1)}
+    rows = {record.row: order.get(_paper_row(record.row), len(order)) for record in records}
+    in_order = sorted(rows, key=lambda row: (rows[row], row))
+    return {row: [record for record in records if record.row == row] for row in in_order}
 
 
-def _judged(record: Record, truth: str, seeds: int) -> tuple[float, float]:
-    """Return (RMSE, standard error) of means over so many seeds to compare by; a method that diverged comes last."""
-    values = [math.nan if value is None else value for value in record["values"]]
-    return error_of_mean(values, record["errors"][truth]["truth"], seeds)
+def _paper_row(row: str) -> str:
+    """Return the row of the paper that ours stands beside: a regenerated one beside the D4RL file's."""
+    return row.removesuffix(REGENERATED)
 
 
-def _error(record: Record | None, truth: str) -> str:
-    if record is None:
-        return NOTHING
-    error = record["errors"][truth]
+def _by_method(found: Mapping[str, Any], cell: Callable[..., str], *arguments: str) -> list[str]:
+    return [cell(found[method], *arguments) if method in found else NOTHING for method in METHODS]
+
+
+def _rmse(record: TableRecord, truth: str, seeds: int) -> tuple[float, float]:
+    """Return RMSE and standard error of means over so many seeds; a method that diverged comes last."""
+    return error_of_mean(record.values, record.errors[truth]["truth"], seeds)
+
+
+def _error(record: TableRecord, truth: str) -> str:
+    error = record.errors[truth]
     if error["rmse"] is None:
-        return f"diverged ({error['diverged']} of {len(record['values'])})"
+        return f"diverged ({error['diverged']} of {len(record.values)})"
     return _with_error(error["rmse"], error["standard_error"])
 
 
-def _mean_error(record: Record | None, truth: str) -> str:
-    if record is None or len(record["values"]) < SHOWN_MEAN:
+def _mean_error(record: TableRecord, truth: str) -> str:
+    if len(record.values) < SHOWN_MEAN:
         return NOTHING
-    rmse, standard_error = _judged(record, truth, SHOWN_MEAN)
+    rmse, standard_error = _rmse(record, truth, SHOWN_MEAN)
     return _with_error(rmse, standard_error) if math.isfinite(rmse) else "diverged"
 
 
-def _bias(record: Record | None, truth: str) -> str:
-    error = None if record is None else record["errors"][truth]
-    if error is None or error["bias"] is None:
+def _bias(record: TableRecord, truth: str) -> str:
+    error = record.errors[truth]
+    if error["bias"] is None:
         return NOTHING
     spread = "" if error["spread"] is None else f" ± {number(error['spread'])}"
     return f"{number(error['bias'], sign=True)}{spread}"
 
 
-def _value(policy: Record | None, what: str) -> str:
+def _value(policy: PolicyValue | None, what: str) -> str:
     if policy is None:
         return NOTHING
-    mean, error = policy[what], policy[f"{what}_standard_error"]
-    if what == "R":
-        return f"{mean:.0f}" + ("" if error is None else f" ± {error:.0f}")
-    return _with_error(mean, error)
+    if what == "V":
+        return _with_error(policy.V, policy.V_standard_error)
+    return f"{policy.R:.0f}" + (
+        "" if policy.R_standard_error is None else f" ± {policy.R_standard_error:.0f}"
+    )
 
 
-def _checkpoint(point: Record | None) -> tuple[str, str]:
+def _checkpoint(point: Mapping[str, Any] | None) -> tuple[str, str]:
     if point is None:
         return NOTHING, NOTHING
     return f"{point['steps']:,}", f"{point['episode_return']:.0f} ± {point['standard_error']:.0f}"
@@ -312,9 +380,5 @@ def _with_error(mean: float, error: float | None) -> str:
     return plus_minus(mean, math.nan if error is None else error)
 
 
-def _head(*columns: str) -> list[str]:
-    return [_line(*columns), _line(*("---" for _ in columns))]
-
-
-def _line(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
+def _table(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (columns, ["---"] * len(columns), *lines))

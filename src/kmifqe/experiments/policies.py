@@ -14,20 +14,12 @@ from typing import Any
 import numpy as np
 
 from kmifqe.errors import InputError
-from kmifqe.experiments.context import Context
-from kmifqe.experiments.presets import Preset
+from kmifqe.experiments.context import MUJOCO, Context, Experiment
+from kmifqe.experiments.presets import TASKS
 from kmifqe.io.files import whole_folder
 from kmifqe.io.policies.actor import Actor, load_safetensors_actor
 
-EXPERIMENT = "policies"
 METHOD = "td3"
-TASKS = {  # -v4: the closest to the paper's -v2 that Gymnasium still has
-    "hopper": "Hopper-v4",
-    "halfcheetah": "HalfCheetah-v4",
-    "walker2d": "Walker2d-v4",
-    "ant": "Ant-v4",
-    "humanoid": "Humanoid-v4",
-}
 SNAPSHOTS = 8  # policies that stand for a training run up to medium, in a regenerated replay log
 RECORD = "training.json"
 
@@ -42,12 +34,7 @@ class Actors:
     source: str  # "shipped", or "trained" by `reproduce policies`
 
 
-def rows(preset: Preset) -> tuple[str, ...]:
-    """Return the tasks whose policies `reproduce policies` trains."""
-    return tuple(dict.fromkeys((*preset.known_tasks, *preset.mix_tasks, *preset.replay_tasks)))
-
-
-def run(row: str, context: Context) -> None:
+def _run(row: str, context: Context) -> None:
     """Train TD3 on a task, pack the chosen actors into the work folder, and keep the curve as a record."""
     from kmifqe.worlds.gym_train import TrainConfig, train
     from kmifqe.worlds.td3 import Td3Config
@@ -63,24 +50,20 @@ def run(row: str, context: Context) -> None:
         eval_every=max(1, size.steps // size.checkpoints),
         td3=Td3Config(actor_hidden=(size.hidden,) * 2, critic_hidden=(size.hidden,) * 2),
     )
-    settings = {
-        "training": {k: v for k, v in config.as_record().items() if k not in ("workers", "save_seconds")}
-    }
-    if not context.wants(EXPERIMENT, row, METHOD, settings):
+    without_effect = ("workers", "save_seconds")
+    settings = {"training": {k: v for k, v in config.as_record().items() if k not in without_effect}}
+    place = context.place("policies", row, METHOD)
+    if not context.wants(place, settings):
         return
     started = time.perf_counter()
     folder = context.work / "training" / row
     train(config, folder, resume=True)
     packed = pack_policies(folder, packed_folder(context.work, row))
-    context.keep(
-        EXPERIMENT,
-        row,
-        METHOD,
-        settings=settings,
-        wall_seconds=time.perf_counter() - started,
-        packages=("gymnasium", "mujoco"),
-        **{name: packed[name] for name in ("curve", "choice", "replay_steps")},
-    )
+    measured = {name: packed[name] for name in ("curve", "choice", "replay_steps")}
+    context.keep(place, settings, time.perf_counter() - started, packages=MUJOCO, **measured)
+
+
+POLICIES = Experiment("policies", lambda preset: preset.tasks, _run, (METHOD,))
 
 
 def packed_folder(work: Path, task: str) -> Path:
@@ -93,7 +76,7 @@ def load_actors(task: str, work: Path) -> Actors:
     trained = packed_folder(work, task)
     if (trained / RECORD).is_file():
         return _read_actors(trained, "trained")
-    shipped = Path(str(files("kmifqe.worlds") / "actors" / task))
+    shipped = _shipped() / task
     if not (shipped / RECORD).is_file():
         raise InputError(
             f"{task}: no actors come with the package and none are in {trained}; "
@@ -102,51 +85,46 @@ def load_actors(task: str, work: Path) -> Actors:
     return _read_actors(shipped, "shipped")
 
 
-def shipped_training() -> list[dict[str, Any]]:
-    """Return the training record of every task whose actors come with the package, its row among the fields."""
-    folder = Path(str(files("kmifqe.worlds") / "actors"))
-    return [
-        {"row": task, **_training_record(folder / task / RECORD)}
-        for task in TASKS
-        if (folder / task).is_dir()
-    ]
+def shipped_training() -> dict[str, dict[str, Any]]:
+    """Return the training record of every task whose actors come with the package."""
+    return {task: _training_record(_shipped() / task) for task in TASKS if (_shipped() / task).is_dir()}
+
+
+def _shipped() -> Path:
+    return Path(str(files("kmifqe.worlds") / "actors"))
 
 
 def _read_actors(folder: Path, source: str) -> Actors:
-    names = sorted(folder.glob("replay-*.safetensors"), key=lambda path: int(path.stem.split("-")[1]))
+    replay = sorted(folder.glob("replay-*.safetensors"), key=lambda path: int(path.stem.split("-")[1]))
     return Actors(
         target=load_safetensors_actor(folder / "target.safetensors"),
         behavior=load_safetensors_actor(folder / "behavior.safetensors"),
-        replay=tuple(load_safetensors_actor(path) for path in names),
+        replay=tuple(map(load_safetensors_actor, replay)),
         source=source,
     )
 
 
 def pack_policies(training: Path, out: Path, *, snapshots: int = SNAPSHOTS) -> dict[str, Any]:
-    """Write target, behaviour mean, replay snapshots and curve of a training run into `out`; return its record.
+    """Write target, behaviour mean, replay snapshots and curve of a training run; return the record written.
 
-    `training` is a folder of `kmifqe train`. Weights are rounded to float16: the rounded policy is the policy,
-    whose return the experiments measure anew. The snapshots are evenly spaced over the checkpoints from the
-    untrained policy to the behaviour mean.
+    Weights are rounded to float16: the rounded policy is the policy, whose return the experiments measure anew.
+
+    Args:
+        training: a folder of `kmifqe train`.
+        out: the folder to write; replaced if it is there.
+        snapshots: how many policies to keep, evenly spaced over the checkpoints from the untrained policy to the
+            behaviour mean; default SNAPSHOTS.
     """
-    record = _training_record(training / RECORD)
+    record = _training_record(training)
     curve, choice = record["curve"], record["choice"]
     # Where nothing came before the target there is no behaviour mean: the target then plays both parts.
     medium = (choice["behavior"] or choice["target"])["steps"]
-    steps = [point["steps"] for point in curve]
-    replay = spaced([step for step in steps if step <= medium], snapshots)
+    replay = spaced([point["steps"] for point in curve if point["steps"] <= medium], snapshots)
     chosen = {"target": choice["target"]["steps"], "behavior": medium}
     chosen |= {f"replay-{number}": step for number, step in enumerate(replay)}
-    packed = {
-        "settings": record["settings"],
-        "jax": record["jax"],
-        "device": record["device"],
-        "choice": choice,
-        "replay_steps": replay,
-        "curve": {
-            name: [point[name] for point in curve] for name in ("steps", "episode_return", "standard_error")
-        },
-    }
+    series = ("steps", "episode_return", "standard_error")
+    packed = {name: record[name] for name in ("settings", "jax", "device", "choice")}
+    packed |= {"replay_steps": replay, "curve": {name: [point[name] for point in curve] for name in series}}
     out.parent.mkdir(parents=True, exist_ok=True)
     with whole_folder(out) as partial:
         for name, step in chosen.items():
@@ -181,7 +159,8 @@ def digest(actor: Actor) -> str:
     return found.hexdigest()[:12]
 
 
-def _training_record(path: Path) -> dict[str, Any]:
+def _training_record(folder: Path) -> dict[str, Any]:
+    path = folder / RECORD
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

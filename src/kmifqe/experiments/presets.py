@@ -1,20 +1,57 @@
-"""How large the experiments are: from seconds (smoke) to the paper's own sizes."""
+"""What the experiments are made of: the methods, the rows of Table 1, and the sizes from smoke to the paper's own."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 from kmifqe.errors import InputError
 from kmifqe.estimators import Estimator, make_estimator
-from kmifqe.estimators.registry import default_steps
 
-METHODS = ("kmifqe", "kmifqe-best", "kmifqe-identity", "sr-dice", "fqe", "fqe-standardized")
+PENDULUM = "pendulum"
+TASKS = {  # -v4: the closest to the paper's -v2 that Gymnasium still has
+    "hopper": "Hopper-v4",
+    "halfcheetah": "HalfCheetah-v4",
+    "walker2d": "Walker2d-v4",
+    "ant": "Ant-v4",
+    "humanoid": "Humanoid-v4",
+}
+FILE_TASKS = ("hopper", "halfcheetah", "walker2d")  # those that D4RL has files of
+REGENERATED = "-regenerated"  # our own data by D4RL's recipes, never to be mistaken for D4RL's files
+SUFFIXES: dict[str, Recipe] = {"-medium-expert": "mix", "-medium-replay": "replay"}
 
-_ESTIMATOR_OF = {"fqe-standardized": "fqe"}
-_EXTRA = {"fqe-standardized": ("inputs=standardized",)}
-_PAPER_STEPS = {"pendulum": 2_000_000, "mujoco": 1_000_000, "d4rl": 1_000_000}
+Recipe = Literal["pendulum", "known", "mix", "replay", "file"]
+Kind = Literal["pendulum", "mujoco", "d4rl"]  # a column of the paper's appendix; d4rl: the density is fitted
+
+
+@dataclass(frozen=True)
+class Method:
+    """A column of Table 1: an estimator, perhaps with settings of its own."""
+
+    label: str  # in tables and figures
+    base: str  # the method whose sizes it has, where a preset has none for itself
+    needs_density: bool
+    estimator: str  # its name in `kmifqe.estimators`
+    settings: tuple[str, ...] = ()
+
+
+METHODS = {
+    "kmifqe": Method("KMIFQE", "kmifqe", True, "kmifqe"),
+    "kmifqe-best": Method("KMIFQE, our best", "kmifqe", True, "kmifqe-best"),
+    "kmifqe-identity": Method("w/o metric", "kmifqe", True, "kmifqe-identity"),
+    "sr-dice": Method("SR-DICE", "sr-dice", False, "sr-dice"),
+    "fqe": Method("FQE", "fqe", False, "fqe"),
+    "fqe-standardized": Method("FQE, standardised", "fqe", False, "fqe", ("inputs=standardized",)),
+}
+
+
+class Run(NamedTuple):
+    """An estimator and how many steps it is trained for."""
+
+    estimator: Estimator
+    steps: int
 
 
 class Training(NamedTuple):
@@ -27,167 +64,106 @@ class Training(NamedTuple):
     checkpoints: int = 100
 
 
-class Run(NamedTuple):
-    """An estimator and how many steps it takes."""
-
-    estimator: Estimator
-    steps: int
-
-
 @dataclass(frozen=True)
 class Preset:
-    """The sizes of every experiment.
-
-    Settings are texts as `kmifqe evaluate --setting` takes them ("field=value"). `kind` is a column of the
-    paper's appendix: "pendulum", "mujoco" (known density) or "d4rl" (fitted density).
-    """
+    """The sizes of every experiment."""
 
     name: str
     seeds: int
-    pendulum_rows: int
-    mujoco_rows: int
-    mix_rows: int  # of a regenerated medium-expert log
-    replay_rows: Mapping[str, int]  # of a regenerated medium-replay log, by task
+    rows: Mapping[str, int]  # logged rows, by row of the table or by recipe
     truth_episodes: int
-    pendulum_truth_episodes: int
     training: Training
-    kernel: Mapping[str, str]  # kind -> the estimators' preset for KMIFQE
-    kernel_steps: Mapping[str, int | None]  # kind -> steps; None: the estimators' preset says
-    fqe_steps: Mapping[str, int]
-    sr_dice_stages: tuple[int, int, int]
-    best_steps: int | None = None  # of KMIFQE at our best settings, on every row; None: as many as KMIFQE
-    settings: tuple[str, ...] = ()  # of every estimator that has the field
-    fit_settings: Mapping[str, object] = field(default_factory=dict)  # fields of behavior.FitConfig
-    known_tasks: tuple[str, ...] = ("hopper", "halfcheetah", "walker2d", "ant", "humanoid")
-    mix_tasks: tuple[str, ...] = ("hopper", "halfcheetah", "walker2d")
-    replay_tasks: tuple[str, ...] = ("hopper", "halfcheetah", "walker2d")
-    trains_policies: bool = False  # whether `all` trains its own policies, or takes the shipped ones
-    methods_by_recipe: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # all, where not said
+    # By method or its base; a tuple has the steps of each stage. Default: the estimator's own.
+    steps: Mapping[str, int | tuple[int, ...]]
+    # Texts such as "field=value", by base; those of "" are for every method.
+    settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    fast: bool = True  # whether KMIFQE has its fast settings or the paper's
+    fit_settings: Mapping[str, Any] = field(default_factory=dict)  # fields of behavior.FitConfig
+    pendulum_truth_episodes: int = 1_500
+    tasks: tuple[str, ...] = tuple(TASKS)
+    trains_policies: bool = False  # whether `all` trains its own policies, or uses the shipped ones
+    methods: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by recipe; default: all
 
-    def methods_of(self, recipe: str) -> tuple[str, ...]:
-        """Return the methods that Table 1 runs on rows of a recipe ("pendulum", "known", "mix", ...)."""
-        return self.methods_by_recipe.get(recipe, METHODS)
+    def methods_of(self, recipe: Recipe) -> tuple[str, ...]:
+        """Return the methods that Table 1 runs on rows of a recipe."""
+        return self.methods.get(recipe, tuple(METHODS))
 
-    def run_of(self, method: str, kind: str, settings: Sequence[str] = ()) -> Run:
-        """Return the estimator of a method for a kind of row, with `settings` on top, and its steps."""
+    def run_of(self, method: str, kind: str) -> Run:
+        """Return the estimator of a method for a kind of row, and its steps."""
         if method not in METHODS:
             raise InputError(f"method {method!r} is unknown; expected one of {', '.join(METHODS)}")
-        name = _ESTIMATOR_OF.get(method, method)
-        texts = (*self.settings, *_EXTRA.get(method, ()), *settings)
-        if name == "sr-dice":
-            stages = ",".join(map(str, self.sr_dice_stages))
-            return Run(make_estimator(name, kind, (f"stages={stages}", *texts)), sum(self.sr_dice_stages))
-        if name == "fqe":
-            return Run(make_estimator(name, kind, texts), self.fqe_steps[kind])
-        steps = (method == "kmifqe-best" and self.best_steps) or self.kernel_steps[kind]
-        estimator = make_estimator(name, self.kernel[kind], texts, steps)
-        return Run(estimator, steps or default_steps(self.kernel[kind]))
+        found = METHODS[method]
+        texts = (*self.settings.get("", ()), *self.settings.get(found.base, ()), *found.settings)
+        column = f"{kind}-fast" if self.fast else kind
+        steps = self.steps.get(method, self.steps.get(found.base))
+        if isinstance(steps, tuple):
+            stages = f"stages={','.join(map(str, steps))}"
+            return Run(make_estimator(found.estimator, column, (stages, *texts)), sum(steps))
+        estimator = make_estimator(found.estimator, column, texts, steps)
+        return Run(estimator, steps or estimator.default_steps)
 
 
-def _of_kmifqe(setting: str) -> tuple[str, ...]:
-    """Return the setting for KMIFQE, its best settings and its ablation, and for no baseline."""
-    return tuple(f"{name}.{setting}" for name in ("kmifqe", "kmifqe-best", "kmifqe-identity"))
+# Rounded from D4RL's -v2 files.
+_REPLAY_ROWS = {
+    "hopper-medium-replay-regenerated": 400_000,
+    "halfcheetah-medium-replay-regenerated": 200_000,
+    "walker2d-medium-replay-regenerated": 300_000,
+}
 
-
-_FAST_KERNEL = {kind: f"{kind}-fast" for kind in _PAPER_STEPS}
-_D4RL_REPLAY = {
-    "hopper": 400_000,
-    "halfcheetah": 200_000,
-    "walker2d": 300_000,
-}  # rounded from D4RL's -v2 files
-
-PRESETS: dict[str, Preset] = {
-    preset.name: preset
-    for preset in (
-        Preset(
-            name="smoke",
-            seeds=2,
-            pendulum_rows=600,
-            mujoco_rows=300,
-            mix_rows=300,
-            replay_rows={"hopper": 300},
-            truth_episodes=2,
-            pendulum_truth_episodes=20,
-            training=Training(steps=160, envs=4, hidden=8, episodes=1, checkpoints=3),
-            kernel=_FAST_KERNEL,
-            kernel_steps=dict.fromkeys(_PAPER_STEPS, 20),
-            fqe_steps=dict.fromkeys(_PAPER_STEPS, 20),
-            sr_dice_stages=(5, 5, 10),
-            settings=(
-                *("hidden=8", "features=8", *_of_kmifqe("batch=16"), "fqe.batch=16"),
-                *(
-                    "sr-dice.batch=16",
-                    "ratio_batch=16",
-                    "value_rows=50",
-                    "target_period=5",
-                    "metric_period=2",
-                ),
-            ),
-            fit_settings={"components": (2, 3), "hidden": (8,), "batch": 32, "steps": 20, "check_every": 10},
-            known_tasks=("hopper",),
-            mix_tasks=("hopper",),
-            replay_tasks=("hopper",),
-            trains_policies=True,
-            methods_by_recipe={  # compiling is all the time this takes: the figures use Pendulum's programs again
-                "pendulum": ("kmifqe", "kmifqe-identity", "sr-dice", "fqe"),
-                "known": ("fqe",),
-                "mix": ("kmifqe-best",),
-                "replay": ("fqe-standardized",),
-            },
-        ),
-        Preset(
-            name="small",
-            seeds=3,
-            pendulum_rows=40_000,
-            mujoco_rows=25_000,
-            mix_rows=25_000,
-            replay_rows=dict.fromkeys(_D4RL_REPLAY, 25_000),
-            truth_episodes=50,
-            pendulum_truth_episodes=1_500,
-            training=Training(steps=20_000, envs=8, hidden=64, episodes=4),
-            kernel=_FAST_KERNEL,
-            kernel_steps={"pendulum": 6_000, "mujoco": 6_000, "d4rl": 6_000},
-            fqe_steps=dict.fromkeys(_PAPER_STEPS, 15_000),
-            sr_dice_stages=(1_500, 10_000, 9_000),
-            settings=(
-                *("hidden=64", "features=64", *_of_kmifqe("batch=256"), *_of_kmifqe("learning_rate=0.003")),
-                *("ratio_batch=512", "target_period=12", "metric_period=50", "tau=0.05"),
-            ),
-            fit_settings={"components": (5, 10), "hidden": (64, 64), "steps": 1_500},
-        ),
-        Preset(
-            name="fast",
-            seeds=10,
-            pendulum_rows=500_000,
-            mujoco_rows=1_000_000,
-            mix_rows=1_000_000,
-            replay_rows=_D4RL_REPLAY,
-            truth_episodes=1_000,
-            pendulum_truth_episodes=1_500,
-            training=Training(steps=1_000_000, envs=32, hidden=256, episodes=10),
-            kernel=_FAST_KERNEL,
-            kernel_steps=dict.fromkeys(_PAPER_STEPS, None),
-            fqe_steps=dict.fromkeys(_PAPER_STEPS, 200_000),
-            best_steps=100_000,
-            sr_dice_stages=(10_000, 35_000, 85_000),
-            settings=("sr-dice.tau=0.02",),
-        ),
-        Preset(
-            name="paper",
-            seeds=10,
-            pendulum_rows=500_000,
-            mujoco_rows=1_000_000,
-            mix_rows=2_000_000,
-            replay_rows=_D4RL_REPLAY,
-            truth_episodes=1_000,
-            pendulum_truth_episodes=1_500,
-            training=Training(steps=1_000_000, envs=8, hidden=256, episodes=10),
-            kernel={kind: kind for kind in _PAPER_STEPS},
-            kernel_steps=dict.fromkeys(_PAPER_STEPS, None),
-            fqe_steps=_PAPER_STEPS,
-            sr_dice_stages=(30_000, 100_000, 250_000),
-        ),
-    )
+PRESETS = {
+    "smoke": Preset(
+        name="smoke",
+        seeds=2,
+        rows={"pendulum": 600, "known": 300, "mix": 300, "replay": 300},
+        truth_episodes=2,
+        pendulum_truth_episodes=20,
+        training=Training(steps=160, envs=4, hidden=8, episodes=1, checkpoints=3),
+        steps={"kmifqe": 20, "fqe": 20, "sr-dice": (5, 5, 10)},
+        settings={
+            "": ("hidden=8", "features=8", "batch=16", "ratio_batch=16", "value_rows=50", "target_period=5"),
+            "kmifqe": ("metric_period=2",),
+        },
+        fit_settings={"components": (2, 3), "hidden": (8,), "batch": 32, "steps": 20, "check_every": 10},
+        tasks=("hopper",),
+        trains_policies=True,
+        methods={  # compiling is nearly all the time: the figures use the programs of Pendulum's methods again
+            "pendulum": ("kmifqe", "kmifqe-identity", "sr-dice", "fqe"),
+            "known": ("fqe",),
+            "mix": ("kmifqe-best",),
+            "replay": ("fqe-standardized",),
+        },
+    ),
+    "small": Preset(
+        name="small",
+        seeds=3,
+        rows={"pendulum": 40_000, "known": 25_000, "mix": 25_000, "replay": 25_000},
+        truth_episodes=50,
+        training=Training(steps=20_000, envs=8, hidden=64, episodes=4),
+        steps={"kmifqe": 6_000, "fqe": 15_000, "sr-dice": (1_500, 10_000, 9_000)},
+        settings={
+            "": ("hidden=64", "features=64", "batch=256", "ratio_batch=512", "target_period=12", "tau=0.05"),
+            "kmifqe": ("learning_rate=0.003", "metric_period=50"),
+        },
+        fit_settings={"components": (5, 10), "hidden": (64, 64), "steps": 1_500},
+    ),
+    "fast": Preset(
+        name="fast",
+        seeds=10,
+        rows={"pendulum": 500_000, "known": 1_000_000, "mix": 1_000_000} | _REPLAY_ROWS,
+        truth_episodes=1_000,
+        training=Training(steps=1_000_000, envs=32, hidden=256, episodes=10),
+        steps={"kmifqe-best": 100_000, "fqe": 200_000, "sr-dice": (10_000, 35_000, 85_000)},
+        settings={"sr-dice": ("tau=0.02",)},
+    ),
+    "paper": Preset(
+        name="paper",
+        seeds=10,
+        rows={"pendulum": 500_000, "known": 1_000_000, "mix": 2_000_000} | _REPLAY_ROWS,
+        truth_episodes=1_000,
+        training=Training(steps=1_000_000, envs=8, hidden=256, episodes=10),
+        steps={"sr-dice": (30_000, 100_000, 250_000)},
+        fast=False,
+    ),
 }
 
 
@@ -196,3 +172,80 @@ def preset_named(name: str) -> Preset:
     if name not in PRESETS:
         raise InputError(f"preset {name!r} is unknown; expected one of {', '.join(PRESETS)}")
     return PRESETS[name]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of Table 1; its name says everything else."""
+
+    name: str
+    task: str
+    kind: Kind
+    recipe: Recipe
+
+    @property
+    def gamma(self) -> float:
+        """The paper's discount."""
+        return 0.95 if self.kind == "pendulum" else 0.99
+
+    @property
+    def env_id(self) -> str:
+        """The Gymnasium id of a MuJoCo row."""
+        return TASKS[self.task]
+
+    def logged(self, preset: Preset) -> int:
+        """Return how many rows of data the preset asks for; a file has as many as it has."""
+        return preset.rows.get(self.name) or preset.rows[self.recipe]
+
+
+def row_named(name: str) -> Row:
+    """Return the row of a name; refuse a name that is none."""
+    if name == PENDULUM:
+        return Row(name, PENDULUM, "pendulum", "pendulum")
+    if name in TASKS:
+        return Row(name, name, "mujoco", "known")
+    for suffix, recipe in SUFFIXES.items():
+        task, found, rest = name.partition(suffix)
+        if task in FILE_TASKS and found and rest in ("", REGENERATED):
+            return Row(name, task, "d4rl", recipe if rest else "file")
+    raise InputError(f"row {name!r} is unknown; expected {PENDULUM}, {', '.join(TASKS)}, or a D4RL name")
+
+
+def fitted_rows(preset: Preset) -> tuple[str, ...]:
+    """Return the rows whose density is fitted: our regeneration of D4RL's recipes."""
+    tasks = [task for task in FILE_TASKS if task in preset.tasks]
+    return tuple(f"{task}{suffix}{REGENERATED}" for suffix in SUFFIXES for task in tasks)
+
+
+def table_rows(preset: Preset) -> tuple[str, ...]:
+    """Return all rows of the table, in the paper's order."""
+    return (PENDULUM, *preset.tasks, *fitted_rows(preset))
+
+
+def file_rows(d4rl_dir: Path) -> tuple[str, ...]:
+    """Return the rows whose D4RL files lie in the folder; refuse a folder without any."""
+    names = [f"{task}{suffix}" for suffix in SUFFIXES for task in FILE_TASKS]
+    found = tuple(name for name in names if _matches(d4rl_dir, name))
+    if not found:
+        raise InputError(
+            f"{d4rl_dir}: holds no D4RL file; expected names such as hopper_medium_expert-v2.hdf5"
+        )
+    return found
+
+
+def d4rl_file(d4rl_dir: Path | None, name: str) -> Path:
+    """Return the D4RL file of a data set such as hopper-medium-expert; refuse a missing or an ambiguous one."""
+    if d4rl_dir is None:
+        raise InputError(f"{name}: D4RL's own file is needed; say where it lies with --d4rl-dir")
+    found = _matches(d4rl_dir, name)
+    if len(found) != 1:
+        held = ", ".join(path.name for path in found) or "none"
+        stem = name.replace("-", "_")
+        raise InputError(f"{d4rl_dir}: found {held}; expected one file {stem}-v2.hdf5 for {name}")
+    return found[0]
+
+
+def _matches(folder: Path, name: str) -> list[Path]:
+    stem = name.replace("-", "_")
+    exact = folder / f"{stem}.hdf5"
+    return [*([exact] if exact.is_file() else []), *sorted(folder.glob(f"{stem}-v[0-9]*.hdf5"))]

@@ -8,7 +8,7 @@ programs compiled for one serve the others of its shape.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import cache
 from typing import Literal, NamedTuple
 
@@ -35,7 +35,8 @@ STABLE = 0.9  # largest spectral radius of the behaviour's loop: logged states s
 World = Literal["lqr", "pendulum"]
 
 
-class Shape(NamedTuple):
+@dataclass(frozen=True, order=True)
+class Shape:
     """What decides the arrays' shapes."""
 
     world: World
@@ -63,18 +64,6 @@ SHAPES = (
 )
 
 
-class Built(NamedTuple):
-    """A problem with its truth."""
-
-    problem: Problem
-    transitions: Transitions
-    truth: float  # V of the target over the population of first states
-    truth_error: float  # its standard error; 0 where it is a closed form
-    overlap: float  # see `overlap`
-    hopeless: bool  # see `hopeless`
-    description: str
-
-
 @dataclass(frozen=True)
 class FamilyProblem:
     """One problem of the family, by its settings; `build` makes its arrays."""
@@ -98,9 +87,8 @@ class FamilyProblem:
         problem, transitions, truth, truth_error = make(self)
         # Whatever density estimators are told, what the log covers is a matter of the true one.
         honest = problem if self.told_width == 1.0 else make(replace(self, told_width=1.0))[0]
-        return Built(
-            problem, transitions, truth, truth_error, overlap(honest), hopeless(honest), self.description
-        )
+        facts = Facts(self, self.description, truth, truth_error, overlap(honest), hopeless(honest))
+        return Built(problem, transitions, facts)
 
     @property
     def description(self) -> str:
@@ -118,8 +106,31 @@ class FamilyProblem:
         )
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a problem before anything is estimated."""
+
+    settings: FamilyProblem
+    description: str
+    truth: float  # V of the target over the population of first states
+    truth_error: float  # its standard error; 0 where it is a closed form
+    overlap: float  # see `overlap`
+    hopeless: bool  # see `hopeless`
+
+
+class Built(NamedTuple):
+    """A problem's arrays, and what is known of it."""
+
+    problem: Problem
+    transitions: Transitions
+    facts: Facts
+
+
 def family(per_shape: int, shapes: tuple[Shape, ...] = SHAPES, seed: int = 0) -> tuple[FamilyProblem, ...]:
-    """Return `per_shape` problems of every shape, shape after shape; the first ones stay when more are asked for."""
+    """Return `per_shape` problems of each of the `shapes`, shape after shape, drawn with `seed` (default 0).
+
+    The first problems of a shape stay the same when more are asked for.
+    """
     return tuple(_drawn(shape, number, seed) for shape in shapes for number in range(per_shape))
 
 
@@ -130,7 +141,7 @@ def overlap(problem: Problem, bandwidths: Sequence[float] = REFERENCE_BANDWIDTHS
     where the log has few actions near the target's. Behaviour narrower than a bandwidth has its best below that.
     It needs no estimate and no truth.
     """
-    n = problem.counts.going_on
+    n = problem.counts.nonterminal
     if n == 0 or problem.log_mu is None:
         return float("nan")
     half = 0.5 * (problem.action_high - problem.action_low)
@@ -152,11 +163,11 @@ def hopeless(problem: Problem) -> bool:
     Fewer than 100 effective rows at the best of the reference bandwidths: a mean over so few has an error of a
     tenth of the spread of what is averaged, at every one of the steps that a value is made of.
     """
-    return overlap(problem) * problem.counts.going_on < HOPELESS_ROWS
+    return overlap(problem) * problem.counts.nonterminal < HOPELESS_ROWS
 
 
 def _drawn(shape: Shape, number: int, seed: int) -> FamilyProblem:
-    rng = np.random.default_rng([seed, number, *(shape[1:]), shape.world == "lqr"])
+    rng = np.random.default_rng([seed, number, *astuple(shape)[1:], shape.world == "lqr"])
     log_seed = int(rng.integers(1, 2**31 - 1))
     if shape.world == "lqr":
         return FamilyProblem(

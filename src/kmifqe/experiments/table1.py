@@ -1,115 +1,134 @@
-"""Table 1: the error of every method on every row, known and fitted behaviour densities alike."""
+"""Table 1, the error of every method on every row, and the appendix's table of the fitted densities' likelihoods."""
 
 from __future__ import annotations
 
-from functools import partial
+import time
+from collections.abc import Mapping
 from typing import Any
 
-from kmifqe.estimators import fit
+import numpy as np
+
+from kmifqe.behavior import FitConfig, TanhMixture, fit_behavior
+from kmifqe.estimators import Estimate
 from kmifqe.estimators.base import config_dict
-from kmifqe.estimators.forecast import with_fallback
-from kmifqe.experiments import rows as table
-from kmifqe.experiments.context import Context
-from kmifqe.experiments.data import Log, data_settings, read_log
-from kmifqe.experiments.data import prepare as collect_row
-from kmifqe.experiments.density import fit_settings, fitted_density
-from kmifqe.experiments.presets import Preset, Run
-from kmifqe.experiments.records import estimate_fields
-from kmifqe.experiments.rows import Row, row_named
+from kmifqe.experiments.context import MUJOCO, Context, Experiment
+from kmifqe.experiments.data import Log, data_settings, prepare_log, read_log
+from kmifqe.experiments.presets import METHODS, Row, file_rows, fitted_rows, row_named, table_rows
+from kmifqe.experiments.records import error_of, kept, settings_hash
 from kmifqe.mdp.problem import Problem
 
-EXPERIMENT = "table1"
+DENSITY = "tanh-mixture"
+MOST_POINTS = 50  # of a stored trajectory
 
 
-def rows(preset: Preset) -> tuple[str, ...]:
-    """Return the rows of the table."""
-    return table.table_rows(preset)
-
-
-file_rows = table.file_rows
-
-
-def prepare(row: str, context: Context) -> None:
+def _prepare(row: str, context: Context) -> None:
     """Collect and play what the row needs, unless all its records are there."""
     if _wanted(row_named(row), context):
-        collect_row(row, context)
+        prepare_log(row, context)
 
 
-def run(row: str, context: Context) -> None:
+def run_row(name: str, context: Context) -> None:
     """Build the row's data once, run every wanted method on it, and keep a record of each."""
-    what = row_named(row)
-    wanted = _wanted(what, context)
+    row = row_named(name)
+    wanted = _wanted(row, context)
     if not wanted:
         return
-    log = read_log(row, context)
-    problem, report = _problem(what, log, list(wanted), context)
-    context.say(f"{row}: {problem!r}")
+    log = read_log(name, context)
+    density, report = log.behavior, None
+    if density is None and any(METHODS[method].needs_density for method in wanted):
+        density, report = fitted_density(row, log, context)
+    problem = Problem.build(log.transitions, log.target, density, row.gamma)
+    context.say(f"{name}: {problem!r}")
     for method, settings in wanted.items():
-        plan = context.preset.run_of(method, what.kind)
-        checkpoints = context.checkpoints(row, method, settings)
-        fit_it = partial(
-            fit,
-            plan.estimator,
-            seeds=context.preset.seeds,
-            steps=plan.steps,
-            on_progress=context.on_progress,
-            checkpoints=checkpoints,
-        )
-        estimate, problem = with_fallback(fit_it, problem, context.say)
+        place = context.place("table1", name, method)
+        checkpoints = context.checkpoints(place, settings)
+        run = context.preset.run_of(method, row.kind)
+        estimate, problem = context.fit(problem, run, seeds=context.preset.seeds, checkpoints=checkpoints)
+        counts = {"rows": len(log.transitions), "episodes": log.transitions.n_episodes}
+        counts |= {"in_sample": problem.counts.in_sample, "terminated": problem.counts.terminated}
         context.keep(
-            EXPERIMENT,
-            row,
-            method,
-            settings=settings,
-            wall_seconds=estimate.seconds,
-            packages=("gymnasium", "mujoco"),
+            place,
+            settings,
+            estimate.seconds,
+            packages=MUJOCO,
             truth=log.truths,
             policies=log.policies,
-            counts={"rows": len(log.transitions), "episodes": log.transitions.n_episodes}
-            | {"in_sample": problem.counts.in_sample, "terminated": problem.counts.terminated},
-            **({} if report is None else {"density": _density_words(report)}),
+            counts=counts,
+            density=None if report is None else _density_summary(report),
             **estimate_fields(estimate, log.truths),
         )
         checkpoints.clear()
 
 
-def method_settings(row: Row, method: str, context: Context) -> dict[str, Any]:
-    """Return everything that decides a record: estimator, steps, seeds, data, and the density where fitted."""
-    plan: Run = context.preset.run_of(method, row.kind)
-    of_data = data_settings(row, context)
-    fitted = row.kind == "d4rl" and _needs_density(method)
-    return {
-        "estimator": plan.estimator.name.removesuffix("-best"),  # which KMIFQE it is, its config says
-        "config": config_dict(plan.estimator.config),
-        "steps": plan.steps,
-        "seeds": context.preset.seeds,
-        "gamma": row.gamma,
-        **(fit_settings(context, of_data) if fitted else {"data": of_data}),
-    }
+TABLE1 = Experiment("table1", table_rows, run_row, tuple(METHODS), _prepare, file_rows)
+
+
+def _run_likelihoods(name: str, context: Context) -> None:
+    """Fit the row's density, or read the fit that Table 1 made, and keep its report as a record."""
+    row, place = row_named(name), context.place("loglik", name, DENSITY)
+    settings = _fit_settings(row, context)
+    if context.wants(place, settings):
+        _, report = fitted_density(row, read_log(name, context), context)
+        context.keep(place, settings, report.pop("seconds"), packages=MUJOCO, **report)
+
+
+LOGLIK = Experiment("loglik", fitted_rows, _run_likelihoods, (DENSITY,), prepare_log, file_rows)
 
 
 def _wanted(row: Row, context: Context) -> dict[str, dict[str, Any]]:
     """Return method -> settings of the records that are asked for and not there."""
     methods = context.preset.methods_of(row.recipe) if context.method is None else (context.method,)
-    settings = {m: method_settings(row, m, context) for m in methods}
-    return {m: given for m, given in settings.items() if context.wants(EXPERIMENT, row.name, m, given)}
+    settings = {method: _method_settings(row, method, context) for method in methods}
+    return {
+        m: found
+        for m, found in settings.items()
+        if context.wants(context.place("table1", row.name, m), found)
+    }
 
 
-def _problem(
-    row: Row, log: Log, methods: list[str], context: Context
-) -> tuple[Problem, dict[str, Any] | None]:
-    """Return the problem, with a density if a method needs one, and the report where it was fitted."""
-    density, report = log.behavior, None
-    if density is None and any(map(_needs_density, methods)):
-        density, report = fitted_density(row.name, log, context, data_settings(row, context))
-    return Problem.build(log.transitions, log.target, density, row.gamma), report
+def _method_settings(row: Row, method: str, context: Context) -> dict[str, Any]:
+    """Return everything that decides a record: estimator, steps, seeds, data, and the density where fitted."""
+    run = context.preset.run_of(method, row.kind)
+    fitted = row.kind == "d4rl" and METHODS[method].needs_density
+    return {
+        "estimator": run.estimator.name.removesuffix("-best"),  # which KMIFQE it is, its config says
+        "config": config_dict(run.estimator.config),
+        "steps": run.steps,
+        "seeds": context.preset.seeds,
+        "gamma": row.gamma,
+        **(_fit_settings(row, context) if fitted else {"data": data_settings(row, context)}),
+    }
 
 
-def _needs_density(method: str) -> bool:
-    return method.startswith("kmifqe")
+def _fit_settings(row: Row, context: Context) -> dict[str, Any]:
+    """Return everything that decides the fit of a row's density, as JSON can hold it."""
+    return {"data": data_settings(row, context), "fit": config_dict(FitConfig(**context.preset.fit_settings))}
 
 
-def _density_words(report: dict[str, Any]) -> dict[str, Any]:
+def fitted_density(row: Row, log: Log, context: Context) -> tuple[TanhMixture, dict[str, Any]]:
+    """Return the behaviour density fitted to a row's log, and the fit's report with the seconds it took.
+
+    The fit is kept in the work folder, and read from there by the next call. `row` names the `log`, and `context`
+    has the fit's sizes and the folder.
+    """
+    settings, folder = _fit_settings(row, context), context.work / "density"
+    path = folder / f"{row.name}-{settings_hash(settings)}.safetensors"
+
+    def fit_it() -> dict[str, Any]:
+        context.say(f"{row.name}: fitting the behaviour density")
+        t, started = log.transitions, time.perf_counter()
+        low, high = getattr(log.target, "low", None), getattr(log.target, "high", None)
+        config = FitConfig(**context.preset.fit_settings)
+        density, report = fit_behavior(t.states, t.actions, t.episode, low, high, config)
+        folder.mkdir(parents=True, exist_ok=True)
+        density.save(path)
+        return report.as_record() | {"seconds": time.perf_counter() - started}
+
+    report = kept(folder, row.name, settings, dict[str, Any], fit_it)
+    return TanhMixture.load(path), report
+
+
+def _density_summary(report: dict[str, Any]) -> dict[str, Any]:
     best = max(report["table"], key=lambda entry: entry["log_likelihood"])
     return {
         "components": report["chosen"],
@@ -117,3 +136,24 @@ def _density_words(report: dict[str, Any]) -> dict[str, Any]:
         "standard_error": best["standard_error"],
         "warnings": report["warnings"],
     }
+
+
+def estimate_fields(estimate: Estimate, truths: Mapping[str, float | None]) -> dict[str, Any]:
+    """Return the values per seed, a thin trajectory, and the error against each named truth that is known."""
+    return {
+        "values": estimate.values,
+        "discounted_return": estimate.discounted_return,
+        "trajectory": thin_trajectory(estimate),
+        "errors": {
+            name: error_of(estimate.values, truth) for name, truth in truths.items() if truth is not None
+        },
+    }
+
+
+def thin_trajectory(estimate: Estimate) -> dict[str, np.ndarray]:
+    """Return at most MOST_POINTS records, the last included: V̂ per seed, infos as means over seeds."""
+    total = len(estimate.recorded_steps)
+    points = np.unique(np.linspace(0, total - 1, min(total, MOST_POINTS)).round().astype(int))
+    with np.errstate(over="ignore", invalid="ignore"):  # a diverged seed's infos are infinite: kept as null
+        infos = {name: series[points].mean(axis=1) for name, series in estimate.infos.items()}
+    return {"step": estimate.recorded_steps[points], "value": estimate.trajectory[points], **infos}

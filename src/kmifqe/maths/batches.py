@@ -9,8 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from kmifqe.maths import mlp
-from kmifqe.maths.fused import metric_kernel, pass_kernel
-from kmifqe.maths.fused.device import use_kernels
+from kmifqe.maths.fused import metric_kernel, pass_kernel, use_kernels
 from kmifqe.maths.metric import JACOBI_MAX_DIM, metric_root
 from kmifqe.maths.mlp import QParams
 
@@ -30,11 +29,11 @@ def minibatch_pass(
     slope: Float[Array, " batch"],
     precision: str,
 ) -> MinibatchPass:
-    """Return values, norms and Σ c ∇θQ with c = offset + slope·q.
+    """Return values, norms and Σ c ∇θQ of a minibatch, with coefficients c = `offset` + `slope`·q.
 
     The coefficients may depend on the values, as a TD error does, and are still known inside one pass: on a GPU
-    with `precision` "mixed" the whole pass is one kernel (`pass_kernel`) and two matrix products. "float32":
-    full precision on any device.
+    with `precision` "mixed" the whole pass is one kernel (`pass_kernel`) and two matrix products. "float32" is
+    full precision on any device. `params` is the network, `x` has a row [s, a] for each sample.
     """
     if use_kernels(precision) and pass_kernel.fits(x.shape, params.w2.shape[0]):
         return MinibatchPass(*pass_kernel.fused_pass(params, x, offset, slope))
@@ -45,14 +44,20 @@ def minibatch_pass(
 
 
 def state_part(params: QParams, states: Float[Array, "n q"], precision: str) -> Float[Array, "n hidden"]:
-    """Return what the states alone give the first layer: shared by all actions at the same state."""
+    """Return what `states` alone give the first layer of `params`: all actions at a state share it.
+
+    `precision` is "mixed" or "float32", as of `minibatch_pass`.
+    """
     return _matmul(states, params.w1[: states.shape[1]], precision) + params.b1
 
 
 def values(
     params: QParams, from_states: Float[Array, "n hidden"], actions: Float[Array, "n d"], precision: str
 ) -> Float[Array, " n"]:
-    """Return Q at the states behind `from_states` (see `state_part`) and the actions."""
+    """Return Q of the network `params` at states and `actions`.
+
+    `from_states` is the `state_part` of the states, `precision` as of `minibatch_pass`.
+    """
     w_action = params.w1[-actions.shape[1] :]
     u1 = jnp.tanh(from_states + _matmul(actions, w_action, precision))
     u2 = jnp.tanh(_matmul(u1, params.w2, precision) + params.b2)
@@ -62,9 +67,10 @@ def values(
 def values_and_hessians(
     params: QParams, from_states: Float[Array, "n hidden"], actions: Float[Array, "n d"], precision: str
 ) -> tuple[Float[Array, " n"], Float[Array, "n d d"]]:
-    """Return Q and ∇²ₐQ, the formula of `mlp.action_hessian` with the rows in the matrix products.
+    """Return Q and ∇²ₐQ of `params` at `from_states` and `actions`, which are those of `values`.
 
-    The last layer is scaled to 1 first, so that "mixed" precision has the range it needs whatever Q's own scale.
+    The formula is that of `mlp.action_hessian`, with the rows in the matrix products. The last layer is scaled to 1
+    first, so that "mixed" `precision` has the range it needs whatever Q's own scale.
     """
     d = actions.shape[1]
     w_action = params.w1[-d:]
@@ -88,9 +94,10 @@ def taylor_terms(
     directions: Float[Array, "n d"],
     precision: str,
 ) -> Float[Array, " n"]:
-    """Return ∇ₐQᵀδ + ½ δᵀ∇²ₐQ δ, what Q changes by between `actions` and `actions` + δ up to second order.
+    """Return ∇ₐQᵀδ + ½ δᵀ∇²ₐQ δ: the change of Q between `actions` and `actions` + δ up to second order.
 
-    Two derivatives along one direction: a Hessian's cost is not needed where the metric is not.
+    Two derivatives along one direction δ, a row of `directions`, cost less than a Hessian. `params`, `from_states`
+    and `precision` are those of `values`.
     """
     w_action = params.w1[-actions.shape[1] :]
     u1 = jnp.tanh(from_states + _matmul(actions, w_action, precision))
@@ -104,7 +111,10 @@ def taylor_terms(
 def metric_distances(
     H: Float[Array, "n d d"], z: Float[Array, "n d"], floor: float, precision: str
 ) -> Float[Array, "n d"]:
-    """Return Lᵀz for every row, L the symmetric root of the metric that the Hessian gives."""
+    """Return Lᵀz for every row of `z`, L the symmetric root of the metric that the Hessian in `H` gives.
+
+    Prop. 3; `floor` is that of `metric_root`, `precision` as of `minibatch_pass`.
+    """
     d = z.shape[1]
     if d > JACOBI_MAX_DIM and use_kernels(precision) and metric_kernel.fits(d, floor):
         return metric_kernel.rooted(H, z, floor)

@@ -10,12 +10,13 @@ from jaxtyping import Array, Float
 LOG_TWO_PI = 1.8378770664093453
 
 
-def log_kernel(z: Float[Array, " d"], h: Float[Array, ""] | float) -> Float[Array, ""]:
-    """Return log h⁻ᵈ K(z/h) for z = Lᵀ(a − π̃(s)).
+def log_kernel(squared_norm: Float[Array, ""], h: Float[Array, ""] | float, dims: int) -> Float[Array, ""]:
+    """Return log h^(−dims) K(z/h), the logarithm of the kernel around the target's action.
 
-    Eq. (kernel relaxation) with the ½ that the proofs need: K(z) = (2π)^(−d/2) exp(−½ zᵀz).
+    Eq. (kernel relaxation) with the ½ that the proofs need: K(z) = (2π)^(−d/2) exp(−½ zᵀz). `squared_norm` is ‖z‖²,
+    z = Lᵀ(a − π̃(s)), `h` the bandwidth, `dims` the number of dimensions of z.
     """
-    return -0.5 * jnp.sum(z**2) / h**2 - z.shape[0] * (jnp.log(h) + 0.5 * LOG_TWO_PI)
+    return -0.5 * squared_norm / h**2 - dims * (jnp.log(h) + 0.5 * LOG_TWO_PI)
 
 
 def log_clipped_weight(
@@ -27,15 +28,15 @@ def log_clipped_weight(
 ) -> Float[Array, ""]:
     """Return log wᴷ, wᴷ = h⁻ᵈ K(Lᵀ(a' − π̃(s'))/h) / μ(a'|s') as a product of k factors, each clipped to `clip`.
 
-    k = 1: `squared` is ‖z‖² and the total weight is clipped. k = d: `squared` is z², elementwise, and each
-    dimension's ratio is clipped before the product. In log space, so nothing overflows.
+    k = 1: `squared` is ‖z‖² and the total weight is clipped. k = `action_dim`: `squared` is z², elementwise, and
+    each dimension's ratio is clipped before the product. `h` is the bandwidth, for all factors or one each;
+    `log_mu` is log μ(a'|s') by factor. In log space, so nothing overflows.
     """
-    dims = action_dim // squared.shape[0]
-    log_ratio = -0.5 * squared / h**2 - dims * (jnp.log(h) + 0.5 * LOG_TWO_PI) - log_mu
+    log_factors = log_kernel(squared, h, action_dim // squared.shape[0]) - log_mu
     low, high = clip
     log_low = math.log(low) if low > 0 else -math.inf
     log_high = math.log(high) if high < math.inf else math.inf
-    return jnp.sum(jnp.clip(log_ratio, log_low, log_high))
+    return jnp.sum(jnp.clip(log_factors, log_low, log_high))
 
 
 def clipped_weight(
@@ -45,7 +46,10 @@ def clipped_weight(
     action_dim: int,
     clip: tuple[float, float],
 ) -> Float[Array, ""]:
-    """Return wᴷ, the clipped importance weight whose logarithm `log_clipped_weight` is."""
+    """Return wᴷ, the clipped importance weight.
+
+    Its logarithm is `log_clipped_weight`, with the same `squared`, `h`, `log_mu`, `action_dim` and `clip`.
+    """
     return jnp.exp(log_clipped_weight(squared, h, log_mu, action_dim, clip))
 
 
@@ -69,9 +73,11 @@ def variance_term(
     mu_target: Float[Array, ""],
     d: int,
 ) -> Float[Array, ""]:
-    """Return one sample's share of v = C(K) E[δ² ‖∇θQ‖² / μ(π̃(s')|s')], Theorem 1.
+    """Return one sample's share of v.
 
-    δ is the TD error with the target action, r + γQ̄(s', π̃(s')) − Q(s, a).
+    Theorem 1: v = C(K) E[δ² ‖∇θQ‖² / μ(π̃(s')|s')]. `td_error` is δ with the target action,
+    r + γQ̄(s', π̃(s')) − Q(s, a); `gradient_norm_squared` is ‖∇θQ‖², `mu_target` is μ(π̃(s')|s'), `d` the number of
+    action dimensions.
     """
     return kernel_roughness(d) * td_error**2 * gradient_norm_squared / mu_target
 
@@ -79,16 +85,10 @@ def variance_term(
 def optimal_bandwidth(
     v: Float[Array, ""], b_squared: Float[Array, ""], n: int | Float[Array, ""], d: int
 ) -> Float[Array, ""]:
-    """Return h* = (v d / (4 n ‖b‖²))^(1/(d+4)), Proposition 1.
+    """Return h*, the bandwidth of the least leading-order mean squared error.
 
-    In logarithms, so that v and ‖b‖² may be of any size; b → 0 gives +inf and v → 0 gives 0: callers bound h.
+    Proposition 1: h* = (`v` `d` / (4 `n` ‖b‖²))^(1/(d+4)), `b_squared` = ‖b‖². In logarithms, so that v and ‖b‖² may
+    be of any size; b → 0 gives +inf and v → 0 gives 0: callers bound h.
     """
     log_ratio = jnp.log(v) - jnp.log(b_squared) + jnp.log(d / 4.0) - jnp.log(jnp.asarray(n, jnp.float32))
     return jnp.exp(log_ratio / (d + 4))
-
-
-def leading_order_mse(
-    h: Float[Array, ""], v: Float[Array, ""], b_squared: Float[Array, ""], n: int, d: int
-) -> Float[Array, ""]:
-    """Return LOMSE(h, n, d) = h⁴‖b‖² + v/(n hᵈ), Corollary 1."""
-    return h**4 * b_squared + v / (n * h**d)

@@ -33,7 +33,10 @@ class Pass(NamedTuple):
 
 
 def init_q(key: Array, inputs: int, hidden: int) -> QParams:
-    """Return parameters uniform in ±1/√fan_in, PyTorch's default and so the authors'."""
+    """Return parameters drawn with `key`, uniform in ±1/√fan_in, PyTorch's default and so the authors'.
+
+    `inputs` is the width of [s, a], `hidden` that of both hidden layers.
+    """
     (w1, b1), (w2, b2), (w3, b3) = init_layers(key, (inputs, hidden, hidden, 1))
     return QParams(w1, b1, w2, b2, w3[:, 0], b3[0])
 
@@ -71,7 +74,7 @@ def weighted_gradient(p: Pass, c: Float[Array, " batch"]) -> QParams:
 
 
 def action_hessian(params: QParams, x: Float[Array, " inputs"], action_dim: int) -> Float[Array, "d d"]:
-    """Return ∇²ₐQ at x = [s, a].
+    """Return ∇²ₐQ of the network `params` at `x` = [s, a], whose last `action_dim` entries are the action.
 
     With Wₐ the rows of w1 that the action enters, J₁ = diag(1−u₁²)Wₐᵀ and J₂ = w2ᵀJ₁:
     ∇²ₐQ = J₂ᵀ diag(−2u₂δ₂) J₂ + Wₐ diag(−2u₁δ₁) Wₐᵀ.
@@ -99,7 +102,7 @@ def init_layers(key: Array, sizes: tuple[int, ...]) -> Layers:
 def apply_layers(
     layers: Layers, x: Float[Array, " inputs"], hidden: Callable[[Array], Array] = jax.nn.relu
 ) -> Float[Array, " outputs"]:
-    """Return the network's output, `hidden` between layers and nothing after the last."""
+    """Return the output of the network `layers` at `x`, with `hidden`, by default ReLU, between two layers."""
     for w, b in layers[:-1]:
         x = hidden(x @ w + b)
     w, b = layers[-1]

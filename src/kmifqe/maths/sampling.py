@@ -12,17 +12,17 @@ from jaxtyping import Array, Bool, Float, Int
 from kmifqe.maths.kernel import log_clipped_weight
 
 
-def uniforms(words: Int[Array, ...]) -> Float[Array, ...]:
-    """Return numbers uniform in [0, 1) from random 32-bit words."""
-    return (words >> 8).astype(jnp.float32) * 2.0**-24
+def uniforms(random_bits: Int[Array, ...]) -> Float[Array, ...]:
+    """Return numbers uniform in [0, 1) from random 32-bit integers."""
+    return (random_bits >> 8).astype(jnp.float32) * 2.0**-24
 
 
-def row_numbers(words: Int[Array, " size"], n: int) -> Int[Array, " size"]:
-    """Return whole numbers uniform in 0 … n − 1 from random 32-bit words: the upper half of the product word·n.
+def row_numbers(random_bits: Int[Array, " size"], n: int) -> Int[Array, " size"]:
+    """Return whole numbers uniform in 0 … n − 1 from random 32-bit integers: the upper half of the product with n.
 
     In halves of 16 bits, since there are no 64-bit numbers; float32 could not name every row of a long log.
     """
-    upper, lower = words >> 16, words & 0xFFFF
+    upper, lower = random_bits >> 16, random_bits & 0xFFFF
     middle = upper * (n & 0xFFFF) + ((lower * (n & 0xFFFF)) >> 16)
     carried = (middle & 0xFFFF) + lower * (n >> 16)
     return (upper * (n >> 16) + (middle >> 16) + (carried >> 16)).astype(jnp.int32)
@@ -56,15 +56,6 @@ def draw(uniforms: Float[Array, "levels size"], sums: PartialSums) -> Int[Array,
     return node
 
 
-def resample(key: Array, weights: Float[Array, " n"], size: int) -> Int[Array, " size"]:
-    """Return `size` row indices drawn with replacement with probabilities ρ_j = w_j / Σ w.
-
-    Eq. (importance resampling).
-    """
-    sums = partial_sums(weights)
-    return draw(jax.random.uniform(key, (len(sums), size)), sums)
-
-
 def _padded(values: Float[Array, " n"]) -> Float[Array, "rows fanout"]:
     n = values.shape[0]
     rows = -(-n // FANOUT)
@@ -72,15 +63,13 @@ def _padded(values: Float[Array, " n"]) -> Float[Array, "rows fanout"]:
 
 
 def _child(u: Float[Array, " size"], upper: Float[Array, "size fanout"]) -> Int[Array, " size"]:
-    """Return which child each draw takes, in proportion to its weight; one of weight 0 is never taken."""
+    """Return the child that each draw goes to, in proportion to its weight; one of weight 0 is never chosen."""
     total = upper[:, -1]
     u = jnp.minimum(u * total, total * (1.0 - 1e-7))  # rounding must not carry u up to the total itself
     return jnp.sum(upper <= u[:, None], axis=1).astype(jnp.int32)
 
 
 PIECES = 8  # of the interval, where a weight is a product: bounding factor by factor is loose on a long one
-
-
 LARGEST_LOG = 30.0  # of a mean weight: e³⁰ squared, in Adam, is far from float32's end
 
 
@@ -116,10 +105,11 @@ def log_bound(
     action_dim: int,
     clip: tuple[float, float],
 ) -> Float[Array, ""]:
-    """Return log of a number that `clipped_weight` does not exceed for any h of the interval.
+    """Return the logarithm of a number that `clipped_weight` does not exceed for any h of the `interval`.
 
     −‖z‖²/2h² − dims·log h has its maximum over h at h² = ‖z‖²/dims, or at the nearer end of the interval. Where
-    the weight is a product of clipped factors, the interval is cut into pieces and the largest bound taken.
+    the weight is a product of clipped factors, the interval is cut into pieces and the largest bound is used.
+    `squared`, `log_mu`, `action_dim` and `clip` are those of `log_clipped_weight`.
     """
     k = squared.shape[0]
     dims = action_dim // k
@@ -140,10 +130,11 @@ def build_envelope(
     clip: tuple[float, float],
     multiples: Float[Array, " n"] | None = None,
 ) -> Envelope:
-    """Return the envelope of the weights of n rows over an interval of bandwidths: one pass over the rows.
+    """Return the envelope of the weights of n rows over an `interval` of bandwidths: one pass over the rows.
 
-    `multiples` are how often each row counts: it is then drawn in proportion to its multiple times its weight,
-    and the means that `draw_accepted` estimates are over rows counted so. Accepting does not see them.
+    `squared`, `log_mu`, `action_dim` and `clip` are those of `log_clipped_weight`, a row for each row of the log.
+    `multiples` say how often each row counts, by default once: a row is then drawn in proportion to its multiple
+    times its weight, and the means that `draw_accepted` estimates are over rows counted so.
     """
     bounds = jax.vmap(lambda s, m: log_bound(s, interval, m, action_dim, clip))(squared, log_mu)
     if multiples is not None:
@@ -157,20 +148,20 @@ def draw_accepted(
     uniforms: Float[Array, "levels+1 proposals"],
     envelope: Envelope,
     h: Float[Array, ""],
-    of_rows: Callable[[Array], tuple[Array, Array]],
+    distance_and_density: Callable[[Array], tuple[Array, Array]],
     action_dim: int,
     clip: tuple[float, float],
     size: int,
 ) -> Accepted:
-    """Return `size` independent draws from ρᴷ at bandwidth h, which must lie in the envelope's interval.
+    """Return `size` independent draws from ρᴷ at bandwidth `h`, which must lie in the interval of the `envelope`.
 
-    `of_rows` gives the squared distances and log densities of rows, as the envelope was built from.
-    One proposal for every column of `uniforms`, numbers in [0, 1): a level of the tree a row, and a last row to
-    accept by. Their count is fixed, so nothing waits on it. Which rows were accepted does not depend on how many
-    were, so a short minibatch is as exact as a full one.
+    `uniforms` are numbers in [0, 1), a column for each proposal: one number for each level of the tree, and a last
+    one to accept by. The number of proposals is fixed, so nothing waits on it. Which rows were accepted does not
+    depend on how many were, so a short minibatch is as exact as a full one. `distance_and_density` gives `squared`
+    and `log_mu` of rows, as the envelope was built from; `action_dim` and `clip` are those of `log_clipped_weight`.
     """
     proposed = draw(uniforms[:-1], envelope.sums)
-    s, m = of_rows(proposed)
+    s, m = distance_and_density(proposed)
     log_w = jax.vmap(lambda s, m: log_clipped_weight(s, h, m, action_dim, clip))(s, m)
     bounds = jax.vmap(lambda s, m: log_bound(s, envelope.interval, m, action_dim, clip))(s, m)
     ratio = jnp.exp(log_w - bounds)

@@ -51,13 +51,6 @@ class Logged:
         return "Logged()"
 
 
-class Fit:
-    """Stands for: no density is known; fit one to the log with `fit_behavior`."""
-
-    def __repr__(self) -> str:
-        return "Fit()"
-
-
 CHUNK = 65_536  # rows handed to a policy or density at a time
 _ALIGNMENT = 64  # bytes: from here on XLA's CPU device uses a NumPy array in place instead of copying it
 
@@ -76,7 +69,7 @@ def row_chunks(n: int) -> Iterator[slice]:
         yield slice(start, min(start + CHUNK, n))
 
 
-def taken(values: np.ndarray, order: np.ndarray) -> np.ndarray:
+def gathered(values: np.ndarray, order: np.ndarray) -> np.ndarray:
     """Return `values[order]`, aligned; values are cast to float32 unless they are flags or whole numbers."""
     dtype = values.dtype if values.dtype.kind in "bi" else np.dtype(np.float32)
     result = aligned_empty((len(order), *values.shape[1:]), dtype)
@@ -95,7 +88,7 @@ def mean_and_std(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def target_actions(policy: Policy, t: Transitions, order: np.ndarray) -> np.ndarray:
-    """Return π̃(s') of the ordered rows, (n, d); zeros where no next state was logged."""
+    """Return π̃(s') of the rows `order` of the log `t` under `policy`, (n, d); zeros where no s' was logged."""
     result = aligned_empty((len(order), t.action_dim))
     for rows, states in _next_states(t, order):
         result[rows] = checked_actions(policy, states, t)
@@ -112,22 +105,34 @@ def first_actions(policy: Policy, t: Transitions) -> np.ndarray:
     return result
 
 
-def logged_densities(t: Transitions, order: np.ndarray) -> np.ndarray:
+def _logged_densities(t: Transitions, order: np.ndarray) -> np.ndarray:
     """Return log μ(a'|s') from the log itself, (n, k): the following row's; 0 where there is no a'."""
     if t.log_mu is None:
         raise InputError(f"{t.name}: behavior is 'logged', but the field action_log_probs is missing")
     columns = t.log_mu.reshape(len(t), -1)
     result = aligned_empty((len(order), columns.shape[1]))
     for rows in row_chunks(len(order)):
-        followed = t.has_next_action[order[rows], None]
-        result[rows] = np.where(followed, columns[np.minimum(order[rows] + 1, len(t) - 1)], 0.0)
+        has_next = t.has_next_action[order[rows], None]
+        result[rows] = np.where(has_next, columns[np.minimum(order[rows] + 1, len(t) - 1)], 0.0)
     return result
 
 
 def densities(
-    behavior: Behavior, t: Transitions, order: np.ndarray, target: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return log μ(a'|s') as (n, k), 0 where there is no a', and log μ(π̃(s')|s') as (n,), 0 where terminal."""
+    behavior: Behavior | Logged | None, t: Transitions, order: np.ndarray, target: np.ndarray
+) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """Return log μ(a'|s') as (n, k), 0 where there is no a', and log μ(π̃(s')|s') as (n,), 0 where terminal.
+
+    Each is None where it is not known.
+
+    behavior: the density, `Logged` for the log's own at its own actions, None for no density.
+    t: the log.
+    order: the n rows of the log to ask about.
+    target: π̃(s') of these rows, (n, d).
+    """
+    if behavior is None:
+        return None, None
+    if isinstance(behavior, Logged):
+        return _logged_densities(t, order), None
     ask = behavior.log_prob_per_dimension if isinstance(behavior, FactorizedBehavior) else behavior.log_prob
     log_mu: np.ndarray | None = None
     log_mu_target = aligned_empty((len(order),))
@@ -147,13 +152,11 @@ def densities(
 
 
 def checked_actions(policy: Policy, states: np.ndarray, t: Transitions) -> np.ndarray:
-    """Return the policy's actions, float32; refuse a wrong width, a wrong shape and what is no number."""
+    """Return the actions of `policy` at `states`, float32; refuse those that do not fit the log `t`."""
     name = getattr(policy, "name", getattr(policy, "__name__", type(policy).__name__))
     width = getattr(policy, "state_dim", None)
     if width is not None and width != t.state_dim:
-        raise InputError(
-            f"{name}: the policy takes {width} inputs; {t.name} has states of width {t.state_dim}"
-        )
+        raise InputError(f"{name}: the policy takes {width} inputs; states of {t.name} have {t.state_dim}")
     actions = np.asarray(policy(states))
     if actions.ndim == 1 and t.action_dim == 1:
         actions = actions[:, None]

@@ -1,27 +1,13 @@
-"""A log's fields as arrays: their names, sizes and types, filled in place and checked piece by piece."""
+"""A log's fields as arrays: their sizes and types, filled in place and checked piece by piece."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from kmifqe.errors import InputError, shown
-
-# The first name is the canonical one (D4RL's) and the one we write.
-ALIASES: dict[str, tuple[str, ...]] = {
-    "observations": ("observations", "observation", "states"),
-    "actions": ("actions", "action"),
-    "rewards": ("rewards", "reward"),
-    "terminals": ("terminals", "terminated", "terminations"),
-    "timeouts": ("timeouts", "truncated", "truncations"),
-    "next_observations": ("next_observations", "next_observation", "next_states"),
-    "action_log_probs": ("action_log_probs", "infos/action_log_probs"),
-    "episode": ("episode",),
-}
-REQUIRED = ("observations", "actions", "rewards", "terminals")
 
 Place = slice | tuple[slice, int]
 Piece = tuple[Place, np.ndarray]  # where the values go (rows, or rows of one column), and the values
@@ -41,46 +27,6 @@ class Header:
         for length in self.shape:
             size *= int(length)
         return size
-
-
-class FlatFile(Protocol):
-    """One file holding a flat log: its headers are known at once, its values come in pieces."""
-
-    @property
-    def name(self) -> str:
-        """The file, as the user knows it."""
-        ...
-
-    @property
-    def headers(self) -> Mapping[str, Header]:
-        """What the file claims, by canonical field name."""
-        ...
-
-    def pieces(self, field: str) -> Iterator[Piece]:
-        """Yield all values of a field, a few megabytes at a time."""
-        ...
-
-
-def resolve_names(available: Collection[str], name: str) -> dict[str, str]:
-    """Return canonical field name -> the name this file uses, for every field of the schema it holds."""
-    found: dict[str, str] = {}
-    for field, aliases in ALIASES.items():
-        present = [alias for alias in aliases if alias in available]
-        if len(present) > 1:
-            raise InputError(
-                f"{name}: holds both {present[0]} and {present[1]}, which mean the same field; keep one"
-            )
-        if present:
-            found[field] = present[0]
-    return found
-
-
-def require_fields(found: Collection[str], available: Collection[str], name: str) -> None:
-    """Refuse a file that lacks a required field, saying which fields it has."""
-    for field in REQUIRED:
-        if field not in found:
-            held = ", ".join(shown(key, 40) for key in sorted(available)[:12]) or "nothing"
-            raise InputError(f"{name}: {field} is missing; the file holds {held}")
 
 
 _NUMBERS, _FLAGS, _INTEGERS = "iufb", "biuf", "iu"
@@ -152,7 +98,7 @@ _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 def row_slices(rows: int, row_bytes: int, multiple: int = 1) -> Iterator[slice]:
-    """Yield consecutive slices over `rows` of about 4 MiB each, whole multiples of `multiple` rows."""
+    """Yield consecutive slices over `rows` of `row_bytes` each, about 4 MiB a slice, in multiples of `multiple`."""
     step = max(1, CHUNK_BYTES // max(1, row_bytes) // multiple) * multiple
     for start in range(0, rows, step):
         yield slice(start, min(start + step, rows))
@@ -168,7 +114,10 @@ def pieces_of(array: np.ndarray) -> Iterator[Piece]:
 def fill_numbers(
     target: np.ndarray, pieces: Iterable[Piece], field: str, name: str, *, check_finite: bool = True
 ) -> None:
-    """Write pieces into a float32 array; refuse NaN, infinity and what float32 cannot hold."""
+    """Write `pieces` into `target`, float32; refuse what float32 cannot hold, and NaN and infinity.
+
+    `field` and `name`, the file, are for messages; with `check_finite` False, every value passes.
+    """
     checked = _checked(pieces, target.size, field, name) if check_finite else pieces
     for place, values in checked:
         with np.errstate(over="ignore"):
@@ -176,7 +125,7 @@ def fill_numbers(
 
 
 def fill_flags(target: np.ndarray, pieces: Iterable[Piece], field: str, name: str) -> None:
-    """Write pieces into a bool array; refuse values other than 0 and 1."""
+    """Write `pieces` into `target`, bool; refuse other values than 0 and 1, naming `field` and file, `name`."""
     for place, values in pieces:
         flags = values.reshape(target[place].shape)
         if flags.dtype != bool:
@@ -184,34 +133,14 @@ def fill_flags(target: np.ndarray, pieces: Iterable[Piece], field: str, name: st
             if wrong.any():
                 row = int(np.flatnonzero(wrong)[0])
                 raise InputError(
-                    f"{name}: {field} holds {flags[row]} at row {_first_row(place) + row}; "
+                    f"{name}: {field} holds {flags[row]} at row {first_row(place) + row}; "
                     "expected true/false flags (0 or 1)"
                 )
         target[place] = flags
 
 
-def mark_new_episodes(ends: np.ndarray, pieces: Iterable[Piece], name: str) -> None:
-    """Set `ends` on the last row of every run of one episode id; refuse an id that comes back later."""
-    previous: int | None = None
-    ids: list[np.ndarray] = []
-    for place, values in pieces:
-        start, run = _first_row(place), values.reshape(-1)
-        changes = np.flatnonzero(np.diff(run)) + 1
-        if previous is None or run[0] != previous:
-            changes = np.concatenate(([0], changes))
-        ids.append(run[changes])
-        ends[start + changes[start + changes > 0] - 1] = True
-        previous = run[-1]
-    seen, counts = np.unique(np.concatenate(ids), return_counts=True)
-    if (counts > 1).any():
-        raise InputError(
-            f"{name}: episode {seen[counts > 1][0]} appears in {counts.max()} separate runs of rows; "
-            "expected the rows of an episode together, in time order"
-        )
-
-
 def float32_array(array: np.ndarray, field: str, name: str) -> np.ndarray:
-    """Return an array as contiguous float32, checked by pieces; float32 is not copied."""
+    """Return `array` as contiguous float32; float32 is not copied. Messages name `field` and file, `name`."""
     if array.dtype == np.float32 and array.flags.c_contiguous:
         for _ in _checked(pieces_of(array), array.size, field, name):
             pass
@@ -225,10 +154,10 @@ def _checked(pieces: Iterable[Piece], size: int, field: str, name: str) -> Itera
     """Pass pieces through; refuse values beyond float32 at once, NaN and infinity at the end, counted."""
     bad, first = 0, -1
     for place, values in pieces:
-        _check_range(values, _first_row(place), field, name)
+        _check_range(values, first_row(place), field, name)
         finite = np.isfinite(values)
         if not finite.all():
-            row = _first_row(place) + int(np.flatnonzero(~finite.reshape(len(values), -1).all(axis=1))[0])
+            row = first_row(place) + int(np.flatnonzero(~finite.reshape(len(values), -1).all(axis=1))[0])
             first = row if bad == 0 else min(first, row)
             bad += int(finite.size - finite.sum())
         yield place, values
@@ -239,7 +168,8 @@ def _checked(pieces: Iterable[Piece], size: int, field: str, name: str) -> Itera
         )
 
 
-def _first_row(place: Place) -> int:
+def first_row(place: Place) -> int:
+    """Return the first row that a piece fills."""
     return place.start if isinstance(place, slice) else place[0].start
 
 
@@ -312,67 +242,3 @@ def columns_from_arrays(arrays: Mapping[str, np.ndarray], name: str) -> Columns:
         log_mu = float32_array(arrays["action_log_probs"], "action_log_probs", name)
         columns.log_mu = log_mu if layout.log_mu_dim else log_mu.reshape(n)
     return columns
-
-
-def columns_from_files(files: Sequence[FlatFile], name: str, *, check_finite: bool = True) -> Columns:
-    """Return columns over the rows of all files in order; the last row of each file ends an episode."""
-    layouts = [layout_of(file.headers, file.name) for file in files]
-    for file, layout in zip(files[1:], layouts[1:]):
-        _check_same_layout(layouts[0], files[0].name, layout, file.name)
-    columns = empty_columns(replace(layouts[0], rows=sum(layout.rows for layout in layouts)), name)
-    start = 0
-    for file, layout in zip(files, layouts):
-        _fill_from(file, columns, slice(start, start + layout.rows), check_finite)
-        start += layout.rows
-    return columns
-
-
-def _fill_from(file: FlatFile, columns: Columns, rows: slice, check_finite: bool) -> None:
-    numbers = {
-        "observations": columns.states,
-        "actions": columns.actions,
-        "rewards": columns.rewards,
-        "action_log_probs": columns.log_mu,
-    }
-    for field, target in numbers.items():
-        if target is not None:
-            fill_numbers(target[rows], file.pieces(field), field, file.name, check_finite=check_finite)
-    if columns.next_states is not None:
-        # Rows of NaN are legal at episode ends, which are not known yet: align checks them.
-        target, pieces = columns.next_states[rows], file.pieces("next_observations")
-        fill_numbers(target, pieces, "next_observations", file.name, check_finite=False)
-    fill_flags(columns.terminated[rows], file.pieces("terminals"), "terminals", file.name)
-    cut = columns.cut[rows]
-    if "timeouts" in file.headers:
-        fill_flags(cut, file.pieces("timeouts"), "timeouts", file.name)
-    if "episode" in file.headers:
-        _cut_between_ids(columns.terminated[rows], cut, file)
-    cut[-1] = True
-
-
-def _cut_between_ids(terminated: np.ndarray, cut: np.ndarray, file: FlatFile) -> None:
-    """End an episode where the id changes; a flag in the middle of an id contradicts it."""
-    ends = np.zeros(len(cut), bool)
-    mark_new_episodes(ends, file.pieces("episode"), file.name)
-    ends[-1] = True
-    for flags, field in ((terminated, "terminals"), (cut, "timeouts")):
-        inside = flags & ~ends
-        if inside.any():
-            raise InputError(
-                f"{file.name}: {field} is set at row {int(np.argmax(inside))}, but the next row has the same "
-                "episode id; expected it only on an episode's last row"
-            )
-    cut |= ends
-
-
-def _check_same_layout(first: Layout, first_name: str, other: Layout, other_name: str) -> None:
-    for what, a, b in (
-        ("observations' columns", first.state_dim, other.state_dim),
-        ("actions' columns", first.action_dim, other.action_dim),
-        ("action_log_probs' columns", first.log_mu_dim, other.log_mu_dim),
-        ("optional fields", sorted(first.optional), sorted(other.optional)),
-    ):
-        if a != b:
-            raise InputError(
-                f"{other_name}: {what}: {b}, but {first_name} has {a}; expected one layout throughout"
-            )

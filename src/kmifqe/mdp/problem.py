@@ -18,9 +18,8 @@ from kmifqe.mdp.ask import (
     action_box,
     densities,
     first_actions,
-    logged_densities,
+    gathered,
     mean_and_std,
-    taken,
     target_actions,
 )
 from kmifqe.mdp.host_rows import HostRows, free_device_bytes
@@ -40,13 +39,13 @@ class RowCounts:
     episodes: int
 
     @property
-    def going_on(self) -> int:
-        """In-sample rows that did not terminate: they come first, the terminal ones follow."""
+    def nonterminal(self) -> int:
+        """How many in-sample rows did not terminate; they come first, before the terminal ones."""
         return self.in_sample - self.terminated
 
 
 def row_order(t: Transitions) -> tuple[np.ndarray, RowCounts]:
-    """Return the rows to keep and their counts: in-sample rows that go on, terminal rows, the rest.
+    """Return the rows to keep and their counts: nonterminal in-sample rows, terminal rows, the rest.
 
     Each part is in time order. Every terminal row is usable in-sample: nothing after it is asked for.
     """
@@ -70,6 +69,16 @@ def row_order(t: Transitions) -> tuple[np.ndarray, RowCounts]:
 
 
 WIDE = ("states", "actions", "next_states", "next_actions", "target_actions")  # what host memory can hold
+LOGGED = (
+    "states",
+    "actions",
+    "rewards",
+    "next_states",
+    "has_next_state",
+    "terminated",
+    "next_actions",
+    "episode",
+)
 NARROW = ("rewards", "has_next_state", "terminated", "log_mu", "log_mu_target", "episode")  # the other rows
 Place = Literal["auto", "device", "host"]
 
@@ -79,7 +88,7 @@ Place = Literal["auto", "device", "host"]
 class Problem:
     """What π̃ is to be judged on. Rows that in-sample learning can use come first: `counts.in_sample` of them.
 
-    Of these, `counts.going_on` rows that did not terminate come before the terminal ones. The target policy
+    Of these, `counts.nonterminal` rows that did not terminate come before the terminal ones. The target policy
     and the behaviour density have been asked already: no estimator calls either. The fields named in `WIDE`
     may be `HostRows`, so an estimator reads them as `problem.states[rows]`, with an array of row numbers.
     """
@@ -118,9 +127,15 @@ class Problem:
     ) -> Problem:
         """Ask the policy and the density once, at every next state, and lay the arrays out.
 
-        `behavior=None` leaves the densities out: enough for FQE and SR-DICE. `place` says where the wide
-        fields go; "auto": onto the device unless they alone would not fit there. Peak memory is the log and
-        the problem, no more: each array is made once, at its place where the device is a CPU.
+        Peak memory is the log and the problem, no more: each array is made once, at its place where the device
+        is a CPU.
+
+        transitions: the log.
+        policy: the target policy π̃.
+        behavior: the density of the logged actions; None leaves it out, which is enough for FQE and SR-DICE.
+        gamma: the discount, 0 <= gamma < 1.
+        place: where the wide fields go: "device", "host", or "auto" (the default), onto the device unless they
+            alone would not fit there.
         """
         if not 0.0 <= gamma < 1.0:
             raise InputError(f"gamma is {gamma}; expected 0 <= gamma < 1")
@@ -129,27 +144,23 @@ class Problem:
         t = transitions
         order, counts = row_order(t)
         on_host = place == "host" or (place == "auto" and not _fits_device(t, len(order)))
-        put_wide: Any = HostRows.hold if on_host else jax.device_put
+
+        def put(name: str, array: np.ndarray) -> Any:
+            return HostRows.hold(array) if on_host and name in WIDE else jax.device_put(array)
+
         target = target_actions(policy, t, order)
-        log_mu, log_mu_target = _densities(behavior, t, order, target)
+        log_mu, log_mu_target = densities(behavior, t, order, target)
         low, high = action_box(t, policy)
         mean, std = mean_and_std(t.states)
         std = np.where(std > 1e-6 * np.maximum(np.abs(mean), 1e-6), std, 1.0)
         small = {"action_low": low, "action_high": high, "state_mean": mean, "state_std": std, "gamma": gamma}
         return cls(
-            target_actions=put_wide(target),
+            target_actions=put("target_actions", target),
             log_mu=None if log_mu is None else jax.device_put(log_mu),
             log_mu_target=None if log_mu_target is None else jax.device_put(log_mu_target),
-            states=put_wide(taken(t.states, order)),
-            actions=put_wide(taken(t.actions, order)),
-            rewards=jax.device_put(taken(t.rewards, order)),
-            next_states=put_wide(taken(t.next_states, order)),
-            has_next_state=jax.device_put(taken(t.has_next_state, order)),
-            terminated=jax.device_put(taken(t.terminated, order)),
-            next_actions=put_wide(taken(t.next_actions, order)),
-            first_states=jax.device_put(taken(t.states, t.first_rows)),
+            first_states=jax.device_put(gathered(t.states, t.first_rows)),
             first_actions=jax.device_put(first_actions(policy, t)),
-            episode=jax.device_put(taken(t.episode, order)),
+            **{name: put(name, gathered(getattr(t, name), order)) for name in LOGGED},
             **{name: jnp.asarray(value, jnp.float32) for name, value in small.items()},
             counts=counts,
         )
@@ -179,7 +190,7 @@ class Problem:
     def head(self, rows: int) -> Problem:
         """Return the problem of the first in-sample rows, `rows` of them or all: enough to time a run on."""
         n, c = min(rows, self.counts.in_sample), self.counts
-        terminated = max(0, n - c.going_on)
+        terminated = max(0, n - c.nonterminal)
         first: dict[str, Any] = {}
         for name in (*WIDE, *NARROW):
             array = getattr(self, name)
@@ -226,17 +237,6 @@ class Problem:
             f"{c.episodes:,} episodes, states {self.state_dim}, actions {self.action_dim}, "
             f"gamma {float(self.gamma):g}{', in host memory' if self.is_on_host else ''})"
         )
-
-
-def _densities(
-    behavior: Behavior | Logged | None, t: Transitions, order: np.ndarray, target: np.ndarray
-) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Return log μ(a'|s') as (n, k) and log μ(π̃(s')|s') as (n,), each where it is known."""
-    if behavior is None:
-        return None, None
-    if isinstance(behavior, Logged):
-        return logged_densities(t, order), None
-    return densities(behavior, t, order, target)
 
 
 def _fits_device(t: Transitions, rows: int) -> bool:

@@ -1,4 +1,4 @@
-"""Logged transitions: where episodes end, which row follows which, validated once."""
+"""Logged transitions: where episodes end, which row comes after which, validated once."""
 
 from __future__ import annotations
 
@@ -14,36 +14,7 @@ from kmifqe.mdp.columns import Columns, columns_from_arrays, row_slices
 ROUNDING = 1e-6
 
 
-@dataclass(frozen=True)
-class Alignment:
-    """Which rows end an episode, and the successors of those that do not."""
-
-    ends: np.ndarray  # (n,) bool
-    next_states: np.ndarray  # (n, q) float32
-    next_actions: np.ndarray  # (n, d) float32
-    has_next_state: np.ndarray  # (n,) bool
-    notes: tuple[str, ...]  # what had to be decided, one sentence each
-
-
-def align(log: Columns, *, max_episode_steps: int | None = None, check_finite: bool = True) -> Alignment:
-    """Cut a flat log into episodes; a row is followed by its episode's next row, never by another's first."""
-    notes: list[str] = []
-    ends = log.terminated | log.cut
-    ends[-1] = True
-    next_states, logged = log.next_states, None
-    if next_states is not None:
-        logged, broken = _compare_with_next_rows(log, next_states, ends, check_finite)
-        notes += _unmarked_ends_note(log, broken, int((~ends).sum()))
-        ends |= broken
-    if max_episode_steps:
-        notes += _cut_long_episodes(ends, max_episode_steps)
-    inside = ~ends
-    if next_states is None or logged is None:
-        next_states, logged = _rows_that_follow(log.states, inside), inside
-    return Alignment(ends, next_states, _rows_that_follow(log.actions, inside), logged, tuple(notes))
-
-
-def _rows_that_follow(values: np.ndarray, inside: np.ndarray) -> np.ndarray:
+def _next_rows(values: np.ndarray, inside: np.ndarray) -> np.ndarray:
     """Return row i + 1 of `values` on every row i that has a successor, and zeros elsewhere."""
     following = np.zeros_like(values)
     for rows in row_slices(len(values) - 1, values.itemsize * values.shape[1]):
@@ -54,7 +25,7 @@ def _rows_that_follow(values: np.ndarray, inside: np.ndarray) -> np.ndarray:
 def _compare_with_next_rows(
     log: Columns, next_states: np.ndarray, ends: np.ndarray, check_finite: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return which rows have a logged next state, and which unmarked rows are not followed by it.
+    """Return which rows have a logged next state, and which unmarked rows lack it on the next row.
 
     A next state that was not logged (a row of NaN where an episode ends) is set to zeros.
     """
@@ -140,16 +111,12 @@ class Transitions:
     next_actions: np.ndarray  # (n, d) float32; zeros where has_next_action is False
     terminated: np.ndarray  # (n,) bool
     truncated: np.ndarray  # (n,) bool
-    has_next_state: (
-        np.ndarray
-    )  # (n,) bool: s' was logged (not so on the last row of a cut episode in a flat log)
+    has_next_state: np.ndarray  # (n,) bool: s' was logged (in a flat log not on a cut episode's last row)
     has_next_action: np.ndarray  # (n,) bool: a' was logged at s' in the same episode
     episode: np.ndarray  # (n,) int32, 0-based
     log_mu: np.ndarray | None = None  # (n,) or (n, d) float32: logged log-density of `actions`, if any
     name: str = "arrays"
-    notes: tuple[
-        str, ...
-    ] = ()  # what the reader had to decide (unmarked episode ends, ...), one sentence each
+    notes: tuple[str, ...] = ()  # what the reader had to decide (unmarked ends, ...), one sentence each
 
     @classmethod
     def from_arrays(
@@ -166,11 +133,14 @@ class Transitions:
     ) -> Transitions:
         """Build from flat arrays in time order with D4RL's field names.
 
-        An episode ends where `terminals` or `timeouts` is set; the last row of the log ends one too. A state
-        follows its predecessor only inside an episode: the row after an end is another episode's first state
-        and is never read as a next state. `next_observations`, where given, is the next state on every row; a
-        row that it shows not to be followed by the next row ends an episode too. A row of NaN in it, where an
-        episode ends, says that the last state was not logged.
+        observations, actions, rewards: (n, q), (n, d) and (n,).
+        terminals: (n,) flags, set where the environment ended an episode.
+        timeouts: (n,) flags, set where an episode was cut; None by default. The log's last row ends an episode
+            too. The row after an end is another episode's first state and never read as a next state.
+        next_observations: (n, q), the next state on every row; None by default: the next row's state. A row
+            whose next state is not on the next row ends an episode. A row of NaN at an end was not logged.
+        action_log_probs: log-densities of `actions` under the behaviour, (n,) or (n, d); None by default.
+        name: what messages call the log.
         """
         given = {
             "observations": observations,
@@ -188,25 +158,40 @@ class Transitions:
     def from_columns(
         cls, columns: Columns, *, max_episode_steps: int | None = None, check_finite: bool = True
     ) -> Transitions:
-        """Build from a checked flat log by cutting it into episodes."""
-        alignment = align(columns, max_episode_steps=max_episode_steps, check_finite=check_finite)
-        ends = alignment.ends
+        """Cut a flat log into episodes: a row's successor is its episode's next row, never another's first.
+
+        columns: the flat log; its `next_states`, where given, are changed in place.
+        max_episode_steps: cut longer episodes after so many steps; None (the default) and 0 cut none.
+        check_finite: refuse next states with NaN or infinity, by default True.
+        """
+        notes: list[str] = []
+        ends = columns.terminated | columns.cut
+        ends[-1] = True
+        next_states, logged = columns.next_states, None
+        if next_states is not None:
+            logged, broken = _compare_with_next_rows(columns, next_states, ends, check_finite)
+            notes += _unmarked_ends_note(columns, broken, int((~ends).sum()))
+            ends |= broken
+        if max_episode_steps:
+            notes += _cut_long_episodes(ends, max_episode_steps)
+        if next_states is None or logged is None:
+            next_states, logged = _next_rows(columns.states, ~ends), ~ends
         episode = np.zeros(len(ends), np.int32)
         np.cumsum(ends[:-1], out=episode[1:])
         return cls(
             states=columns.states,
             actions=columns.actions,
             rewards=columns.rewards,
-            next_states=alignment.next_states,
-            next_actions=alignment.next_actions,
+            next_states=next_states,
+            next_actions=_next_rows(columns.actions, ~ends),
             terminated=columns.terminated,
             truncated=ends & ~columns.terminated,
-            has_next_state=alignment.has_next_state,
+            has_next_state=logged,
             has_next_action=~ends,
             episode=episode,
             log_mu=columns.log_mu,
             name=columns.name,
-            notes=alignment.notes,
+            notes=tuple(notes),
         )
 
     def __len__(self) -> int:
@@ -221,6 +206,11 @@ class Transitions:
     def action_dim(self) -> int:
         """d, the width of an action."""
         return self.actions.shape[1]
+
+    @property
+    def ends(self) -> np.ndarray:
+        """Which rows end an episode, (n,) bool."""
+        return self.terminated | self.truncated
 
     @property
     def first_rows(self) -> np.ndarray:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from kmifqe.estimators.base import Estimate
+from kmifqe.estimators.registry import entries
 from kmifqe.io.files import whole_file
 from kmifqe.trust.checks.training import without_diverged
 
@@ -15,28 +16,36 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette: told apart by every kind of colour vision, and in grey by their lightness.
-COLORS = {
-    "kmifqe": "#0072B2",
-    "kmifqe-best": "#D55E00",
-    "kmifqe-identity": "#E69F00",
-    "fqe": "#009E73",
-    "sr-dice": "#CC79A7",
-}
-STYLES: dict[str, Any] = {
-    "kmifqe": "-",
-    "kmifqe-best": (0, (8, 2)),  # long dashes
-    "kmifqe-identity": "--",
-    "fqe": "-.",
-    "sr-dice": ":",
-}
-MARKERS = {"kmifqe": "o", "kmifqe-best": "P", "kmifqe-identity": "s", "fqe": "^", "sr-dice": "D"}
+    from kmifqe.report.result import Result
+
+# Estimators take these in the order of the registry, so that they are told apart without colours too.
+LINES: tuple[Any, ...] = ("-", (0, (8, 2)), "--", "-.", ":", (0, (3, 1, 1, 1)))
+MARKERS = ("o", "P", "s", "^", "D", "v")
+
+
+class Style(NamedTuple):
+    """How an estimator is drawn in every figure."""
+
+    color: str
+    linestyle: Any
+    marker: str
+
+
+def style_of(estimator: str) -> Style:
+    """Return the style of an estimator: the colour of its registry entry, and a line and marker of its own."""
+    for i, entry in enumerate(entries()):
+        if entry.name == estimator:
+            return Style(entry.color, LINES[i % len(LINES)], MARKERS[i % len(MARKERS)])
+    return Style("black", "-", "o")
 
 
 def trajectories_figure(
     estimates: list[Estimate], references: dict[str, float] | None = None, *, title: str = ""
 ) -> Figure:
-    """Return V̂ against steps for every estimator (mean and range over seeds), beside where each ended."""
+    """Return V̂ against steps for each of `estimates` (mean and range over seeds), beside where each ended.
+
+    `references` are values known otherwise, drawn as lines; `title` stands above, by default nothing.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9.5, 4.2), layout="constrained", facecolor="white")
@@ -74,7 +83,7 @@ def bandwidth_figure(estimates: list[Estimate], rows: int) -> Figure | None:
     figure = Figure(figsize=(9.5, 3.2), layout="constrained", facecolor="white")
     left, right = figure.subplots(1, 2)
     for estimate in kernel:
-        style = _style(estimate.estimator)
+        style = _line(estimate.estimator)
         left.plot(estimate.recorded_steps, estimate.infos["h"].mean(axis=1), **style)
         right.plot(estimate.recorded_steps, estimate.infos["ess"].mean(axis=1) / rows, **style)
     left.set_ylabel("bandwidth h, half action ranges")
@@ -87,23 +96,17 @@ def bandwidth_figure(estimates: list[Estimate], rows: int) -> Figure | None:
     return figure
 
 
-def save_figures(
-    estimates: list[Estimate],
-    rows: int,
-    out: Path,
-    references: dict[str, float] | None = None,
-    *,
-    title: str,
-) -> None:
-    """Write trajectories.png, and bandwidth.png where an estimator has a bandwidth, into `out`.
+def save_figures(result: Result, folder: Path) -> None:
+    """Write trajectories.png, and bandwidth.png where an estimator of `result` has a bandwidth, into `folder`.
 
     A seed that diverged is not drawn: it has no place on the axes, and would take the others' means with it.
     """
-    estimates = [without_diverged(estimate) for estimate in estimates]
-    save_figure(trajectories_figure(estimates, references, title=title), out / "trajectories.png")
-    bandwidths = bandwidth_figure(estimates, rows)
+    estimates = [without_diverged(estimate) for estimate in result.estimates]
+    title = f"{result.question.policy} judged from {result.question.data}"
+    save_figure(trajectories_figure(estimates, result.references, title=title), folder / "trajectories.png")
+    bandwidths = bandwidth_figure(estimates, result.question.rows.in_sample)
     if bandwidths is not None:
-        save_figure(bandwidths, out / "bandwidth.png")
+        save_figure(bandwidths, folder / "bandwidth.png")
 
 
 def save_figure(figure: Figure, path: Path) -> None:
@@ -112,25 +115,21 @@ def save_figure(figure: Figure, path: Path) -> None:
         figure.savefig(partial, dpi=160)
 
 
-def _style(name: str) -> dict[str, Any]:
-    return {"color": COLORS.get(name, "black"), "linestyle": STYLES.get(name, "-"), "label": name}
+def _line(estimator: str) -> dict[str, Any]:
+    style = style_of(estimator)
+    return {"color": style.color, "linestyle": style.linestyle, "label": estimator}
 
 
 def _draw_trajectory(axes: Axes, estimate: Estimate) -> None:
     known = np.isfinite(estimate.trajectory).all(axis=1)
     share, values = estimate.recorded_steps[known] / estimate.steps, estimate.trajectory[known]
-    axes.plot(share, values.mean(axis=1), **_style(estimate.estimator))  # type: ignore[arg-type]
-    axes.fill_between(
-        share,
-        values.min(axis=1),
-        values.max(axis=1),
-        color=COLORS.get(estimate.estimator, "black"),
-        alpha=0.15,
-    )
+    style = _line(estimate.estimator)
+    axes.plot(share, values.mean(axis=1), **style)  # type: ignore[arg-type]
+    axes.fill_between(share, values.min(axis=1), values.max(axis=1), color=style["color"], alpha=0.15)
 
 
 def _draw_end(axes: Axes, position: int, estimate: Estimate) -> None:
-    color, marker = COLORS.get(estimate.estimator, "black"), MARKERS.get(estimate.estimator, "o")
+    color, _, marker = style_of(estimate.estimator)
     jitter = np.linspace(-0.12, 0.12, len(estimate.values)) if len(estimate.values) > 1 else np.zeros(1)
     axes.scatter(
         position + jitter, estimate.values, s=16, color=color, marker=marker, alpha=0.6, linewidths=0

@@ -1,63 +1,51 @@
-"""Numbers, sentences and tables for a terminal."""
+"""What a terminal shows: estimates and verdicts as a table and lines, and the progress of a run."""
 
 from __future__ import annotations
 
-import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
+from rich.console import Console
+from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
+from kmifqe.behavior.fit_report import FitReport
 from kmifqe.estimators.base import Estimate
-from kmifqe.estimators.forecast import duration
+from kmifqe.estimators.fit import Progress
+from kmifqe.io.format import duration, number, plus_minus
+from kmifqe.report.watch import Watch
 from kmifqe.trust.checks.training import without_diverged
 from kmifqe.trust.interval import LEVEL, ConfidenceInterval, interval_of
-from kmifqe.trust.verdict import Diagnosis, Verdict
-
-PLAIN = (0.01, 1e5)  # sizes that three decimals show well
-
-
-def number(x: float, size: float | None = None, *, sign: bool = False, decimals: int = 3) -> str:
-    """Return x with fixed decimals, or with three significant digits where these would say nothing or too much.
-
-    `size` decides in place of |x|: a value and its spread are then written alike.
-    """
-    largest = abs(x if size is None else size)
-    fixed = largest == 0 or not math.isfinite(largest) or PLAIN[0] <= largest < PLAIN[1]
-    return f"{x:{'+' if sign else ''}{f'.{decimals}f' if fixed else '.3g'}}"
-
-
-def plus_minus(value: float, spread: float) -> str:
-    """Return "value ± spread", both written alike; the value alone where one seed leaves no spread."""
-    if math.isnan(spread) and not math.isnan(value):
-        return number(value)
-    size = max(abs(x) for x in (value, spread, 0.0) if not math.isnan(x))
-    return f"{number(value, size)} ± {number(spread, size)}"
-
+from kmifqe.trust.verdict import Verdict
 
 SHOWN = 4  # reasons for a verdict in a terminal; result.json has them all
 COLOURS = {"trustworthy": "green", "use with care": "yellow", "do not use": "red"}
 
 
-def verdict_lines(diagnosis: Diagnosis) -> list[str]:
+def verdict_lines(verdicts: Mapping[str, Verdict]) -> list[str]:
     """Return lines of markup for a terminal: every estimator's verdict, and its weightiest reasons below it."""
-    return [line for name, verdict in diagnosis.verdicts.items() for line in _told(name, verdict)]
+    return [line for name, verdict in verdicts.items() for line in _verdict_lines(name, verdict)]
 
 
-def _told(name: str, verdict: Verdict) -> list[str]:
+def _verdict_lines(name: str, verdict: Verdict) -> list[str]:
     lines = [f"{escape(name)}: [{COLOURS[verdict.word]}]{verdict.word}[/]"]
     lines += [f"  · {escape(reason)}" for reason in verdict.reasons[:SHOWN]]
     more = len(verdict.reasons) - SHOWN
     return [*lines, f"  · and {more} more in result.json"] if more > 0 else lines
 
 
-def estimates_table(estimates: list[Estimate], truth: float | None = None, *, level: float = LEVEL) -> Table:
-    """Return one row per estimator; with a known `truth`, its error and the estimators ranked by it.
+def estimates_table(
+    estimates: Sequence[Estimate], truth: float | None = None, *, level: float = LEVEL
+) -> Table:
+    """Return one row for each of `estimates`; with a known `truth`, its error and the estimators ranked by it.
 
-    Estimates from bootstrapped seeds have an interval instead of the spread that it is made from; to leave it room
-    in 80 columns, bandwidth and effective sample size are then left to the report.
-
-    Where some seeds diverged the row is about the others and its V̂ is starred; a note says which.
+    `level` is that of the intervals, 0.95 by default. Estimates from bootstrapped seeds have an interval instead of
+    the spread that it is made from; to leave it room in 80 columns, bandwidth and effective sample size are then
+    left to the report. Where some seeds diverged the row is about the others and its V̂ is starred.
     """
     table = Table(title="Value of the target policy", title_justify="left")
     table.add_column("estimator", no_wrap=True)
@@ -101,3 +89,111 @@ _INFOS = (("h", "h", "{:.3f}"), ("ess", "ESS", "{:,.0f}"))
 def _last(estimate: Estimate, name: str, pattern: str) -> str:
     series = estimate.infos.get(name)
     return "–" if series is None else pattern.format(float(np.mean(series[-1])))
+
+
+def likelihood_table(report: FitReport) -> Table:
+    """Return the held-out log-likelihood of every component count that was tried for the behaviour density."""
+    table = Table(title="Fitted behaviour: held-out log-likelihood, nats a row", title_justify="left")
+    table.add_column("components", justify="right")
+    table.add_column("log-likelihood", justify="right")
+    for count, values, error in zip(report.components, report.log_likelihood, report.standard_error):
+        chosen = " ◂" if count == report.chosen else ""
+        table.add_row(str(count), f"{np.mean(values):.3f} ± {error:.3f}{chosen}")
+    return table
+
+
+class TerminalWatch(Watch):
+    """Shows progress in place on a terminal; into a file or pipe, one plain line per tenth of the run."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(console=console, transient=True, refresh_per_second=8)
+        self._first: tuple[float, int] | None = None  # when the first record came, and its step
+        self._records, self._tenths = 0, 0
+
+    def say(self, sentence: str) -> None:
+        """Print a sentence."""
+        self._console.print(escape(sentence), highlight=False, soft_wrap=True)
+
+    def note(self, sentence: str) -> None:
+        """Print something about the log that the user should know."""
+        self._console.print(f"[cyan]note:[/] {escape(sentence)}", highlight=False, soft_wrap=True)
+
+    def warn(self, sentence: str) -> None:
+        """Print a warning."""
+        self._console.print(f"[yellow]warning:[/] {escape(sentence)}", highlight=False, soft_wrap=True)
+
+    @contextmanager
+    def status(self, sentence: str) -> Iterator[None]:
+        """Show on a terminal what is being done while the block runs."""
+        self._show(Text(sentence), force=False)
+        try:
+            yield
+        finally:
+            self.end()
+
+    def update(self, sentence: str) -> None:
+        """Show on a terminal how far the work of `status` has come."""
+        self._show(Text(sentence), force=False)
+
+    def density(self, report: FitReport, *, is_stored: bool) -> None:
+        """Print the table of held-out likelihoods of `report`; `is_stored`: only say that there is a density."""
+        if is_stored:
+            self.say("behaviour density: as fitted before")
+            return
+        Console().print(likelihood_table(report))
+        for warning in report.warnings:
+            self.warn(warning)
+
+    def begin(self, estimator: str) -> None:
+        """Say that an estimator starts: its first steps wait for compilation."""
+        self._first, self._records, self._tenths = None, 0, 0
+        self._show(Text(f"{estimator}: compiling …"), force=False)
+
+    def progress(self, progress: Progress) -> None:
+        """Show one report of a fit."""
+        tenths = 10 * progress.step // progress.steps
+        line = _described(progress) + self._time_left(progress)
+        early = self._records < 2  # the second record is the first to know how long the run takes
+        self._show(Text(line), force=early or tenths > self._tenths)
+        self._records, self._tenths = self._records + 1, tenths
+
+    def end(self) -> None:
+        """Take the live line off the terminal."""
+        self._live.stop()
+
+    def _time_left(self, progress: Progress) -> str:
+        """Return how long the fit will take, by the rate since the first record: that one was compiled too."""
+        now = time.perf_counter()
+        if self._first is None:
+            self._first = now, progress.step
+            return "  (compiling included)"
+        since, begun = self._first
+        left = (now - since) * (progress.steps - progress.step) / (progress.step - begun)
+        return f"  {duration(left)} left"
+
+    def _show(self, line: Text, *, force: bool) -> None:
+        if self._console.is_terminal:
+            if not self._live.is_started:
+                self._live.start()
+            self._live.update(line)
+        elif force:
+            self._console.print(line, soft_wrap=True)
+
+
+def _described(progress: Progress) -> str:
+    """Return one report as a line of text."""
+    values = progress.values
+    parts = [
+        f"{progress.estimator}: {progress.step:,}/{progress.steps:,} steps",
+        f"{progress.steps_per_second:,.0f}/s",
+    ]
+    finite = np.isfinite(values)
+    if finite.all():
+        spread = f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else ""
+        parts.append(f"V̂ {np.mean(values):.3f}{spread}")
+    elif finite.any():
+        parts.append(f"V̂ {values[finite].mean():.3f} ({int((~finite).sum())} seeds without a value)")
+    if "h" in progress.infos:
+        parts += [f"h {np.mean(progress.infos['h']):.3f}", f"ESS {np.mean(progress.infos['ess']):,.0f}"]
+    return "  ".join(parts)

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kmifqe.errors import InputError
+from kmifqe.estimators.base import Estimate
 from kmifqe.estimators.fit import Plan, Snapshot
 from kmifqe.io.files import disk_sentence, make_directory, remove_leftovers
 from kmifqe.mdp.problem import Problem
-from kmifqe.store.archive import DamagedError, read_archive, write_archive
+from kmifqe.store.archive import DamagedError, check_schema, read_archive, write_archive
 from kmifqe.store.identity import differences, fingerprint, identity
 
 SCHEMA = "kmifqe.checkpoint/1"
@@ -28,6 +28,7 @@ class Interrupted(Exception):
         self.estimator = estimator
         self.snapshot = snapshot  # None: it had not begun
         self.steps = steps
+        self.finished: tuple[Estimate, ...] = ()  # of the estimators before it
 
 
 class CheckpointFolder:
@@ -55,6 +56,7 @@ class CheckpointFolder:
         self._identity: dict[str, Any] = {}
         self._steps = 0
         self._good: list[Path] = []
+        self._restored: tuple[Plan, Snapshot | None] | None = None
         self._saved_at = time.perf_counter()
         self._cost = 0.0
         self.saves = 0
@@ -65,9 +67,17 @@ class CheckpointFolder:
 
         Raises InputError where the folder holds another plan's or other data's.
         """
+        self._saved_at = time.perf_counter()
+        if (
+            self._restored is not None and self._restored[0] == plan
+        ):  # asked before: whether the data are the same
+            return self._restored[1]
         data = fingerprint(problem) if self._data is None else self._data
         self._identity, self._steps = identity(plan, data), plan.steps
-        self._saved_at = time.perf_counter()
+        self._restored = plan, self._newest_snapshot()
+        return self._restored[1]
+
+    def _newest_snapshot(self) -> Snapshot | None:
         for path in self._newest_first():
             try:
                 snapshot, stored = read_snapshot(path)
@@ -90,6 +100,7 @@ class CheckpointFolder:
     def save(self, snapshot: Snapshot) -> None:
         """Write the snapshot, remove all but the last two, and stop the fit if that was asked for."""
         started = time.perf_counter()
+        self._restored = None
         path = self._folder / f"step-{snapshot.step:012d}.safetensors"
         make_directory(self._folder)
         _write_snapshot(path, snapshot, self._identity)
@@ -121,11 +132,7 @@ class CheckpointFolder:
 def read_snapshot(path: Path) -> tuple[Snapshot, dict[str, Any]]:
     """Return a snapshot and the identity of its fit; DamagedError, or InputError for another schema."""
     arrays, described = read_archive(path)
-    if described.get("schema") != SCHEMA:
-        raise InputError(
-            f"{path}: its schema is {described.get('schema')!r}, this version reads {SCHEMA!r}; go on with the "
-            "version that wrote it, or --force to start again"
-        )
+    check_schema(path, described, SCHEMA)
 
     def under(prefix: str) -> dict[str, Any]:
         return {name[len(prefix) :]: array for name, array in arrays.items() if name.startswith(prefix)}

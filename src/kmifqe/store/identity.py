@@ -16,8 +16,8 @@ import numpy as np
 
 from kmifqe.errors import InputError
 from kmifqe.estimators.fit import Plan
+from kmifqe.io.serialize import plain
 from kmifqe.mdp.problem import Problem
-from kmifqe.store.archive import plain_numbers
 
 PACKAGES = ("kmifqe", "jax", "jaxlib", "optax", "numpy")
 # Made by a policy or density, perhaps on a GPU, whose last bits may differ from one process to the next.
@@ -32,7 +32,7 @@ ROUNDING = 1e-5  # of the root mean square: what float32 arithmetic in another o
 
 def identity(plan: Plan, data: dict[str, Any]) -> dict[str, Any]:
     """Return what identifies a fit, as it reads back from JSON; `data` is `fingerprint(problem)`."""
-    return plain_numbers(
+    return plain(
         {
             "plan": plan._asdict(),
             "data": data,
@@ -86,7 +86,10 @@ def machine() -> dict[str, Any]:
 
 
 def differences(stored: dict[str, Any], present: dict[str, Any], path: Path) -> list[str]:
-    """Refuse to go on with another plan or other data; return warnings where only the bits may differ."""
+    """Refuse to go on with another plan or other data; return warnings where only the bits may differ.
+
+    `stored` and `present` are identities of fits, `path` is the file that holds the stored one.
+    """
     _refuse_other_plan(stored.get("plan", {}), present["plan"], path)
     warnings = _data_differences(stored.get("data", {}), present["data"], path)
     for part in ("versions", "machine"):

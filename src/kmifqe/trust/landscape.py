@@ -1,4 +1,4 @@
-"""Q around the target's action at logged states worth a look: chosen, evaluated, kept in a file."""
+"""Q around the target's action at logged states worth a look: chosen, evaluated, kept in a file for the report."""
 
 from __future__ import annotations
 
@@ -6,25 +6,23 @@ import zipfile
 import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from kmifqe.errors import InputError, sentence_for
-from kmifqe.estimators.base import Estimate, Estimator, action_scale
-from kmifqe.estimators.fqe import FQEState
-from kmifqe.estimators.kmifqe.algorithm import KMIFQEState
+from kmifqe.estimators.base import Estimate, Estimator, state_of_seed
 from kmifqe.io.archives import read_npz
 from kmifqe.io.files import whole_file
-from kmifqe.maths.metric import optimal_metric
-from kmifqe.maths.mlp import QParams, action_hessian
 from kmifqe.mdp.problem import Problem
+from kmifqe.trust.checks.training import Q, trained_q
 
 LANDSCAPE = "landscape.npz"
-SCHEMA = "kmifqe.landscape/1"
+SCHEMA = "kmifqe.landscape/2"
 ACTIVATIONS = ("relu", "tanh")
+FIRST_RANKS = (0.1, 0.5, 0.9)  # of first states, by their value: a poor start, a usual one, a good one
+LOGGED_RANKS = (0.02, 0.25, 0.5, 0.75, 0.98)  # of states inside episodes
+LOOKED_AT = 5_000  # states are ranked among this many, evenly spaced over the log
 _ERRORS = (
     *(OSError, EOFError, ValueError, RuntimeError, KeyError, TypeError, MemoryError, SyntaxError),
     *(zipfile.BadZipFile, zlib.error),
@@ -47,29 +45,24 @@ class Points:
 
 @dataclass(frozen=True)
 class Surface:
-    """One estimator's Q networks, one for each seed that is kept, and the kernel that it learned."""
+    """One estimator's Q networks as plain layers, one for each seed that is kept, and the kernel that it learned.
+
+    Q(s, a) is unit · layers(([s, a] − shift)/scale), normalised as V̂ is; `cut_actions` says whether a is cut to the
+    action box first.
+    """
 
     estimator: str
-    hidden: str  # what stands between two layers, one of ACTIVATIONS
+    hidden: str  # the activation between two layers, one of ACTIVATIONS
     seeds: np.ndarray  # (seeds,)
     values: np.ndarray  # (seeds,): V̂, by which a reader knows the run again
     weights: tuple[np.ndarray, ...]  # each (seeds, inputs, outputs)
     biases: tuple[np.ndarray, ...]  # each (seeds, outputs)
-    shift: np.ndarray  # (q + d,): the network is given ([s, a] − shift)/scale
+    shift: np.ndarray  # (q + d,)
     scale: np.ndarray  # (q + d,)
-    unit: np.ndarray  # (seeds,): its output times this is Q, normalised as V̂ is
+    unit: np.ndarray  # (seeds,)
+    cut_actions: bool = False
     h: np.ndarray | None = None  # (seeds,): bandwidth in half action ranges, where there is a kernel
     metrics: np.ndarray | None = None  # (seeds, points, d, d): A in half action ranges, unit determinant
-
-    def q(self, seed: int, states: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        """Return Q(s, a) of rows, normalised as V̂ is, by the seed at this position."""
-        x = (np.concatenate([states, actions], axis=1) - self.shift) / self.scale
-        layers = list(zip(self.weights, self.biases))
-        for w, b in layers[:-1]:
-            x = x @ w[seed] + b[seed]
-            x = np.tanh(x) if self.hidden == "tanh" else np.maximum(x, 0.0)
-        w, b = layers[-1]
-        return (x @ w[seed] + b[seed])[:, 0] * self.unit[seed]
 
 
 @dataclass(frozen=True)
@@ -81,10 +74,120 @@ class Landscape:
     high: np.ndarray  # (d,)
     surfaces: tuple[Surface, ...]
 
-    @property
-    def action_dim(self) -> int:
-        """d, the width of an action."""
-        return len(self.low)
+
+def keep_landscape(path: Path, estimator: Estimator, estimate: Estimate, problem: Problem) -> bool:
+    """Add an estimator's Q to the landscape at `path`, made if missing; return whether there was one to add.
+
+    `estimator` made the `estimate` of the `problem`. All estimators of a file are shown at the same states, those
+    that the first of them chose. An estimator without layers, or an estimate without a final state, is left out.
+    """
+    networks = trained_q(estimator, estimate, problem)
+    if not networks or estimator.network is None:
+        return False
+    landscape = _landscape_so_far(path, problem)
+    if landscape is None:
+        points = choose_points(next(iter(networks.values())), problem)
+        landscape = Landscape(points, np.asarray(problem.action_low), np.asarray(problem.action_high), ())
+    surface = surface_of(estimator, estimate, problem, landscape.points)
+    others = tuple(other for other in landscape.surfaces if other.estimator != surface.estimator)
+    write_landscape(path, replace(landscape, surfaces=(*others, surface)))
+    return True
+
+
+def surface_of(estimator: Estimator, estimate: Estimate, problem: Problem, points: Points) -> Surface:
+    """Return the layers of the networks that `trained_q` evaluates, and the metrics at some points.
+
+    `estimator`, which must offer layers, made the `estimate` of the `problem`; `points` are those of the landscape.
+    """
+    assert estimator.network is not None
+    kept = list(trained_q(estimator, estimate, problem))
+    states = [state_of_seed(estimate.final_state, position) for position in kept]
+    networks = [estimator.network(state, problem) for state in states]
+    one, kernel = networks[0], estimator.kernel
+    layers = list(zip(*(network.layers for network in networks)))  # layer -> seed -> (weights, biases)
+    return Surface(
+        estimator=estimate.estimator,
+        hidden=one.activation,
+        cut_actions=one.cut_actions,
+        seeds=np.asarray(estimate.seeds)[kept],
+        values=estimate.values[kept],
+        weights=tuple(np.stack([np.asarray(w) for w, _ in seeds]) for seeds in layers),
+        biases=tuple(np.stack([np.asarray(b) for _, b in seeds]) for seeds in layers),
+        shift=np.asarray(one.shift),
+        scale=np.asarray(one.scale),
+        unit=np.array([float(network.unit) for network in networks]),
+        h=None if kernel is None else np.array([float(kernel.bandwidth(state)) for state in states]),
+        metrics=metrics_of(estimator, estimate, problem, points.states, points.targets),
+    )
+
+
+def metrics_of(
+    estimator: Estimator, estimate: Estimate, problem: Problem, states: np.ndarray, actions: np.ndarray
+) -> np.ndarray | None:
+    """Return the metrics (seeds, points, d, d) of the networks that `trained_q` evaluates; None without a kernel.
+
+    `estimator` made the `estimate` of the `problem`; `states` (points, q) and `actions` (points, d) are where.
+    """
+    if estimator.kernel is None:
+        return None
+    at = jnp.asarray(states, jnp.float32), jnp.asarray(actions, jnp.float32)
+    kept = (state_of_seed(estimate.final_state, i) for i in trained_q(estimator, estimate, problem))
+    return np.stack([np.asarray(estimator.kernel.hessians_and_metrics(s, problem, *at)[1]) for s in kept])
+
+
+def choose_points(q: Q, problem: Problem) -> Points:
+    """Return logged states from poor to good, by `q`: some that begin episodes, some from their middle."""
+    episodes = _evenly(problem.first_states.shape[0])
+    states = np.asarray(problem.first_states)[episodes]
+    targets = np.asarray(problem.first_actions)[episodes]
+    at, ranks = _at_ranks(q(states, targets), FIRST_RANKS)
+    logged = np.array([_first_logged_action(problem, int(episodes[i]), states[i]) for i in at])
+    parts = [(states[at], targets[at], logged, np.ones(len(at), bool), ranks)]
+    if problem.counts.nonterminal:
+        rows = _evenly(problem.counts.nonterminal)
+        states, targets = np.asarray(problem.next_states[rows]), np.asarray(problem.target_actions[rows])
+        at, ranks = _at_ranks(q(states, targets), LOGGED_RANKS)
+        logged = np.asarray(problem.next_actions[rows])[at]
+        parts.append((states[at], targets[at], logged, np.zeros(len(at), bool), ranks))
+    return Points(*(np.concatenate(columns) for columns in zip(*parts)))
+
+
+def _landscape_so_far(path: Path, problem: Problem) -> Landscape | None:
+    """Return the landscape that other estimators of this problem left; one of another problem is replaced."""
+    if not path.exists():
+        return None
+    try:
+        landscape = read_landscape(path)
+    except InputError:
+        return None  # a broken one is replaced by a whole one
+    return landscape if _is_of(landscape, problem) else None
+
+
+def _is_of(landscape: Landscape, problem: Problem) -> bool:
+    """Return whether the log has the landscape's first states, and the policy its actions there."""
+    points = landscape.points
+    found = np.concatenate([points.states, points.targets], axis=1)[points.first]
+    known = np.concatenate([np.asarray(problem.first_states), np.asarray(problem.first_actions)], axis=1)
+    return found.shape[1] == known.shape[1] and all((known == row).all(axis=1).any() for row in found)
+
+
+def _evenly(among: int) -> np.ndarray:
+    return np.unique(np.linspace(0, among - 1, min(among, LOOKED_AT)).astype(np.int64))
+
+
+def _at_ranks(values: np.ndarray, ranks: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the positions of the values at these ranks, each once, and the ranks."""
+    order = np.argsort(values, kind="stable")
+    places = np.unique(np.rint(np.array(ranks) * (len(order) - 1)).astype(np.int64))
+    return order[places], places / max(len(order) - 1, 1)
+
+
+def _first_logged_action(problem: Problem, episode: int, state: np.ndarray) -> np.ndarray:
+    """Return the action logged at an episode's first state; NaN where its row was not usable."""
+    rows = np.flatnonzero(np.asarray(problem.episode) == episode)[:1]
+    if len(rows) and np.array_equal(np.asarray(problem.states[rows])[0], state):
+        return np.asarray(problem.actions[rows])[0]
+    return np.full(problem.action_dim, np.nan, np.float32)
 
 
 def write_landscape(path: Path, landscape: Landscape) -> None:
@@ -123,20 +226,16 @@ def _surface(arrays: dict[str, np.ndarray], i: int) -> Surface:
         biases=tuple(of[f"biases{j}"] for j in range(layers)),
         h=of.get("h"),
         metrics=of.get("metrics"),
+        cut_actions=bool(of["cut_actions"]),
         **{name: of[name] for name in ("seeds", "values", "shift", "scale", "unit")},
     )
 
 
 def _check_shapes(landscape: Landscape) -> None:
     """Refuse arrays that do not fit together, or hold anything but numbers."""
-    p, (n, q), d = landscape.points, landscape.points.states.shape, landscape.action_dim
-    expected = [
-        (p.targets, (n, d)),
-        (p.logged, (n, d)),
-        (p.first, (n,)),
-        (p.rank, (n,)),
-        (landscape.high, (d,)),
-    ]
+    p, (n, q), d = landscape.points, landscape.points.states.shape, len(landscape.low)
+    of_points = [(p.targets, (n, d)), (p.logged, (n, d)), (p.first, (n,)), (p.rank, (n,))]
+    expected = [*of_points, (landscape.high, (d,))]
     for s in landscape.surfaces:
         seeds, width = len(s.seeds), q + d
         expected += [(s.values, (seeds,)), (s.unit, (seeds,)), (s.shift, (width,)), (s.scale, (width,))]
@@ -150,146 +249,3 @@ def _check_shapes(landscape: Landscape) -> None:
     for array, shape in expected:
         if array.shape != shape or array.dtype.kind not in "bif":
             raise ValueError(f"found {array.dtype} of shape {array.shape}, expected numbers of shape {shape}")
-
-
-FIRST_RANKS = (0.1, 0.5, 0.9)  # of first states, by their value: a poor start, a usual one, a good one
-LOGGED_RANKS = (0.02, 0.25, 0.5, 0.75, 0.98)  # of states inside episodes
-LOOKED_AT = 5_000  # states are ranked among this many, evenly spaced over the log
-KEPT_SEEDS = 3  # a network of the paper's size takes 0.3 MB
-
-
-def keep_landscape(path: Path, estimator: Estimator, estimate: Estimate, problem: Problem) -> bool:
-    """Add an estimator's Q to the landscape at `path`, made if missing; return whether there was one to add.
-
-    All estimators of a file are shown at the same states, those the first of them chose. SR-DICE learns no Q, and
-    an estimate that was read back from an earlier process has no final state: nothing is written then.
-    """
-    surface = surface_of(estimator, estimate, problem)
-    if surface is None:
-        return False
-    landscape = _landscape_so_far(path, problem) or Landscape(
-        choose_points(surface, problem), np.asarray(problem.action_low), np.asarray(problem.action_high), ()
-    )
-    surface = with_metrics(surface, estimator, estimate, landscape.points)
-    others = tuple(other for other in landscape.surfaces if other.estimator != surface.estimator)
-    write_landscape(path, replace(landscape, surfaces=(*others, surface)))
-    return True
-
-
-def surface_of(estimator: Estimator, estimate: Estimate, problem: Problem) -> Surface | None:
-    """Return the Q networks of the first seeds that have a finite value, or None where there are none."""
-    state = estimate.final_state
-    kept = np.flatnonzero(np.isfinite(estimate.values))[:KEPT_SEEDS]
-    if not isinstance(state, (KMIFQEState, FQEState)) or not len(kept):
-        return None
-    shift, scale = _input_units(problem)
-    unit = np.asarray(state.reward_scale)[kept]
-    if isinstance(state, KMIFQEState):
-        p = state.params
-        layers = [(p.w1, p.b1), (p.w2, p.b2), (p.w3[..., None], p.b3[..., None])]
-    else:
-        layers = state.params
-        unit = unit * (1.0 - float(problem.gamma))
-        if estimator.config.inputs == "raw":
-            shift, scale = np.zeros_like(shift), np.asarray(state.input_scale)[0]
-    return Surface(
-        estimator=estimate.estimator,
-        hidden="tanh" if isinstance(state, KMIFQEState) else "relu",
-        seeds=np.asarray(estimate.seeds)[kept],
-        values=estimate.values[kept],
-        weights=tuple(np.asarray(w)[kept] for w, _ in layers),
-        biases=tuple(np.asarray(b)[kept] for _, b in layers),
-        shift=shift,
-        scale=scale,
-        unit=unit,
-        h=np.asarray(state.h)[kept] if isinstance(state, KMIFQEState) else None,
-    )
-
-
-def with_metrics(surface: Surface, estimator: Estimator, estimate: Estimate, points: Points) -> Surface:
-    """Return the surface with the metric A*(s) that its own Hessian gives at every point, for a kernel's."""
-    if surface.h is None:
-        return surface
-    kept = np.isin(np.asarray(estimate.seeds), surface.seeds)
-    d = points.targets.shape[1]
-    if estimator.config.metric == "identity":
-        metrics: Any = np.broadcast_to(np.eye(d, dtype=np.float32), (len(surface.seeds), len(points), d, d))
-    else:
-        x = (np.concatenate([points.states, points.targets], axis=1) - surface.shift) / surface.scale
-        params = jax.tree.map(lambda part: part[kept], estimate.final_state.params)
-        metrics = _metrics(params, jnp.asarray(x, jnp.float32), d, estimator.config.metric_floor)
-    return replace(surface, metrics=np.asarray(metrics))
-
-
-def choose_points(surface: Surface, problem: Problem) -> Points:
-    """Return logged states from poor to good: some that begin episodes, some from their middle."""
-    n = min(problem.first_states.shape[0], LOOKED_AT)
-    episodes = _evenly(problem.first_states.shape[0], n)
-    first_states = np.asarray(problem.first_states)[episodes]
-    first_targets = np.asarray(problem.first_actions)[episodes]
-    chosen, ranks = _at_ranks(surface.q(0, first_states, first_targets), FIRST_RANKS)
-    logged = [_first_logged_action(problem, int(episodes[i]), first_states[i]) for i in chosen]
-    parts = [
-        (first_states[chosen], first_targets[chosen], np.array(logged), np.ones(len(chosen), bool), ranks)
-    ]
-    if problem.counts.going_on:
-        rows = _evenly(problem.counts.going_on, min(problem.counts.going_on, LOOKED_AT))
-        states, targets = np.asarray(problem.next_states[rows]), np.asarray(problem.target_actions[rows])
-        chosen, ranks = _at_ranks(surface.q(0, states, targets), LOGGED_RANKS)
-        logged_actions = np.asarray(problem.next_actions[rows])[chosen]
-        parts.append((states[chosen], targets[chosen], logged_actions, np.zeros(len(chosen), bool), ranks))
-    return Points(*(np.concatenate(columns) for columns in zip(*parts)))
-
-
-@jax.jit(static_argnums=(2, 3))
-def _metrics(params: QParams, x: jax.Array, action_dim: int, floor: float) -> jax.Array:
-    """Return A* of every seed (axis 0 of the parameters) and point."""
-
-    def metric(params: QParams, x: jax.Array) -> jax.Array:
-        return optimal_metric(action_hessian(params, x, action_dim), floor)
-
-    return jax.vmap(jax.vmap(metric, (None, 0)), (0, None))(params, x)
-
-
-def _landscape_so_far(path: Path, problem: Problem) -> Landscape | None:
-    """Return the landscape that other estimators of this problem left; one of another problem is replaced."""
-    if not path.exists():
-        return None
-    try:
-        landscape = read_landscape(path)
-    except InputError:
-        return None  # a broken one is replaced by a whole one
-    return landscape if _is_of(landscape, problem) else None
-
-
-def _is_of(landscape: Landscape, problem: Problem) -> bool:
-    """Return whether the log has the landscape's first states, and the policy its actions there."""
-    points = landscape.points
-    found = np.concatenate([points.states, points.targets], axis=1)[points.first]
-    known = np.concatenate([np.asarray(problem.first_states), np.asarray(problem.first_actions)], axis=1)
-    return found.shape[1] == known.shape[1] and all((known == row).all(axis=1).any() for row in found)
-
-
-def _input_units(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
-    middle, half = action_scale(problem)
-    shift, scale = (problem.state_mean, middle), (problem.state_std, half)
-    return np.concatenate([np.asarray(x) for x in shift]), np.concatenate([np.asarray(x) for x in scale])
-
-
-def _evenly(among: int, count: int) -> np.ndarray:
-    return np.unique(np.linspace(0, among - 1, count).astype(np.int64))
-
-
-def _at_ranks(values: np.ndarray, ranks: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the positions of the values at these ranks, each once, and the ranks."""
-    order = np.argsort(values, kind="stable")
-    places = np.unique(np.rint(np.array(ranks) * (len(order) - 1)).astype(np.int64))
-    return order[places], places / max(len(order) - 1, 1)
-
-
-def _first_logged_action(problem: Problem, episode: int, state: np.ndarray) -> np.ndarray:
-    """Return the action logged at an episode's first state; NaN where its row was not usable."""
-    rows = np.flatnonzero(np.asarray(problem.episode) == episode)[:1]
-    if len(rows) and np.array_equal(np.asarray(problem.states[rows])[0], state):
-        return np.asarray(problem.actions[rows])[0]
-    return np.full(problem.action_dim, np.nan, np.float32)

@@ -1,64 +1,44 @@
-"""Diagnostics -> trustworthy, use with care, or do not use, with the reasons in order of weight."""
+"""From checks to a verdict: trustworthy, use with care, or do not use, with the reasons in order of weight."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from collections.abc import Iterable, Sequence
+from itertools import combinations
+from typing import Literal
+
+import msgspec
+import numpy as np
 
 from kmifqe.estimators.base import Estimate
-from kmifqe.trust.checks.diagnose import Diagnostic, diagnose, disagreements
+from kmifqe.io.format import digits
+from kmifqe.trust.checks import Check, checks_of
+from kmifqe.trust.checks.base import ORDER, Thresholds
 from kmifqe.trust.interval import interval_of
 
 Word = Literal["trustworthy", "use with care", "do not use"]
-JUDGED_LEVEL = 0.9
 WORDS: tuple[Word, ...] = ("trustworthy", "use with care", "do not use")
+JUDGED_LEVEL = 0.9  # errors are held against an interval of this level, whatever level a user is shown
 
-# From what makes any number meaningless to what makes it somewhat less precise. Of two diagnostics of one level the
-# one named earlier here is told first: it is often the cause of the other.
-ORDER = (
-    *("diverged", "ran_away", "reward_range", "time_limit", "flat_weights", "clipped_actions", "density_fit"),
-    *(
-        "distance",
-        "rare_actions",
-        "nearby_rows",
-        "effective_rows",
-        "mean_weight",
-        "clipped_low",
-        "clipped_high",
-    ),
-    *(
-        "target_copies",
-        "drift",
-        "start_td",
-        "kernel_bias",
-        "bias_taken_off",
-        "kernel_outside",
-        "bandwidth",
-        "held_out_td",
-        "disagreement",
-    ),
-    *("episodes", "interval_width", "rows_dropped", "metric"),
+DISAGREEMENT = Thresholds(
+    1.5,
+    float("inf"),
+    "two right estimates differ by more than 1.5 times their joint half-width about once in a hundred times; which "
+    "of them is wrong the difference does not say",
 )
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True):
     """Whether a value can be believed, and what speaks against it, the weightiest first."""
 
     word: Word
-    reasons: tuple[str, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
-        return {"word": self.word, "reasons": list(self.reasons)}
+    reasons: tuple[str, ...]  # each a finding, with the advice that goes with it
+    checks: tuple[str, ...] = ()  # the names of the checks behind the reasons
 
 
-@dataclass(frozen=True)
-class Diagnosis:
-    """A run's diagnostics, the worst first, and each estimator's verdict; the run's is the first estimator's."""
+class Judgement(msgspec.Struct, frozen=True):
+    """A run's checks, the worst first, and each estimator's verdict; the run's is the first estimator's."""
 
-    diagnostics: tuple[Diagnostic, ...]
+    checks: tuple[Check, ...]
     verdicts: dict[str, Verdict]  # by estimator, in the order in which they were asked for
 
     @property
@@ -67,41 +47,82 @@ class Diagnosis:
         return next(iter(self.verdicts.values()))
 
 
-def judge(diagnostics: Iterable[Diagnostic]) -> Verdict:
-    """Return the verdict on one estimate: one bad diagnostic forbids its use, one of care asks for it."""
-    against = ranked(diagnostic for diagnostic in diagnostics if diagnostic.level != "ok")
+def judge(checks: Iterable[Check]) -> Verdict:
+    """Return the verdict on one estimate: one bad check forbids its use, one that asks for care asks for it."""
+    against = ranked(check for check in checks if check.level != "ok")
     worst = against[0].level if against else "ok"
-    word = WORDS[("ok", "care", "bad").index(worst)]
-    return Verdict(word, tuple(diagnostic.line for diagnostic in against))
+    reasons = tuple(f"{check.finding} {check.advice}" for check in against)
+    return Verdict(WORDS[("ok", "care", "bad").index(worst)], reasons, tuple(check.name for check in against))
 
 
-def ranked(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Return the diagnostics, the worst first, and of one level in the order of ORDER."""
-    return sorted(diagnostics, key=lambda d: (("bad", "care", "ok").index(d.level), ORDER.index(d.name)))
+def ranked(checks: Iterable[Check]) -> list[Check]:
+    """Return the checks, the worst first, and those of one level in the order of ORDER."""
+    return sorted(
+        checks, key=lambda check: (("bad", "care", "ok").index(check.level), ORDER.index(check.name))
+    )
 
 
-def diagnose_run(estimates: Sequence[Estimate], measurements: Sequence[Mapping[str, Any]]) -> Diagnosis:
-    """Return what is to be said of all estimates made from one log; one entry of each argument per estimate.
+def judge_run(estimates: Sequence[Estimate]) -> Judgement:
+    """Return what is to be said of all estimates made from one log; each carries its measurements.
 
-    The verdict holds errors against an interval of one level, whatever level a user is shown.
+    Only estimates that nothing forbids to use are compared with each other: to differ from a wrong one is no fault.
     """
-    intervals = [interval_of(estimate, JUDGED_LEVEL) for estimate in estimates]
-    alone = [diagnose(*each) for each in zip(estimates, measurements, intervals, strict=True)]
-    sound = [i for i, found in enumerate(alone) if judge(found).word != "do not use"]
-    compared = disagreements([estimates[i] for i in sound], [intervals[i] for i in sound])
-    each = [
-        (*found, *(d for d in compared if d.about == estimate.estimator))
-        for estimate, found in zip(estimates, alone)
-    ]
+    halves = [_half_width(estimate) for estimate in estimates]
+    each = [list(checks_of(estimate, half)) for estimate, half in zip(estimates, halves)]
+    sound = [i for i, found in enumerate(each) if judge(found).word != "do not use"]
+    disagreement, involved = compared([estimates[i] for i in sound], [halves[i] for i in sound])
+    checks = _said_once(each)
+    if disagreement is not None:
+        checks.append(disagreement)
+        for i in sound:
+            if estimates[i].estimator in involved:
+                each[i].append(disagreement)
     verdicts = {estimate.estimator: judge(found) for estimate, found in zip(estimates, each)}
-    return Diagnosis(tuple(ranked(_told_once(each))), verdicts)
+    return Judgement(tuple(ranked(checks)), verdicts)
 
 
-def _told_once(each: Sequence[Sequence[Diagnostic]]) -> list[Diagnostic]:
-    """Return all diagnostics; what is said alike of every one of several estimates is said once, of the log."""
+def compared(
+    estimates: Sequence[Estimate], half_widths: Sequence[float | None]
+) -> tuple[Check | None, tuple[str, ...]]:
+    """Return one check of whether `estimates` agree, None without two of them, and the estimators it is about.
+
+    `half_widths` are those of their intervals. A disagreement is about the estimators that some other contradicts.
+    """
+    both = zip(estimates, half_widths, strict=True)
+    known = [(each, half) for each, half in both if half is not None and np.isfinite(each.value)]
+    pairs = [
+        (abs(one.value - other.value) / max(float(np.hypot(half, width)), 1e-300), one, other)
+        for (one, half), (other, width) in combinations(known, 2)
+    ]
+    if not pairs:
+        return None, ()
+    ratio, one, other = max(pairs, key=lambda pair: pair[0])
+    apart = [pair for pair in pairs if DISAGREEMENT.level(pair[0]) != "ok"] or pairs
+    involved = [e for e, _ in known if any(e is each for pair in apart for each in pair[1:])]
+    check = DISAGREEMENT.check(
+        "disagreement",
+        ratio,
+        f"{', '.join(f'{e.estimator} says {digits(e.value)}' for e in involved)}: {one.estimator} and "
+        f"{other.estimator} differ by {digits(ratio)} times their intervals' joint half-width.",
+        "Find out which is wrong before you use either: train for more steps, or try the target for some episodes.",
+        shown=digits,
+    )
+    return check, tuple(e.estimator for e in involved)
+
+
+def _half_width(estimate: Estimate) -> float | None:
+    """Return half the interval, or twice the standard error over seeds; None for a single seed without any."""
+    interval = interval_of(estimate, JUDGED_LEVEL)
+    if interval is not None:
+        return 0.5 * interval.width
+    return 2.0 * estimate.standard_error if len(estimate.known) > 1 else None
+
+
+def _said_once(each: Sequence[Sequence[Check]]) -> list[Check]:
+    """Return all checks; what is said alike of every one of several estimates is said once, of the log."""
     if len(each) == 1:
         return list(each[0])
-    of_log = [replace(d, about="") for d in each[0]]
-    shared = [d for d in of_log if all(d in [replace(x, about="") for x in others] for others in each)]
-    own = [d for found in each for d in found if replace(d, about="") not in shared]
+    of_log = [[msgspec.structs.replace(check, estimator="") for check in found] for found in each]
+    shared = [check for check in of_log[0] if all(check in found for found in of_log)]
+    own = [c for found, bare in zip(each, of_log) for c, b in zip(found, bare) if b not in shared]
     return [*own, *shared]

@@ -13,7 +13,7 @@ import gymnasium
 import h5py
 import numpy as np
 
-from kmifqe.behavior.gaussian import GaussianBehavior
+from kmifqe.behavior import GaussianBehavior
 from kmifqe.errors import InputError
 from kmifqe.io.files import whole_file
 from kmifqe.io.logs.save import refuse_target
@@ -21,75 +21,6 @@ from kmifqe.mdp.ask import Policy
 from kmifqe.worlds.gym_envs import EnvPool, Task, check_policy_fits_task, describe_task
 
 BLOCK = 256  # steps of every environment kept in memory before they are written
-
-
-class LogWriter:
-    """Rows that arrive one step of all environments at a time, stored environment after environment.
-
-    Environment i owns `lengths[i]` neighbouring rows, so that its episodes stay in time order. The arrays are
-    not compressed: random numbers do not shrink, and rows are written in many places at once.
-    """
-
-    def __init__(self, file: h5py.File, task: Task, lengths: np.ndarray, *, densities: bool = True) -> None:
-        rows, envs = int(lengths.sum()), len(lengths)
-        q, d = task.state_dim, task.action_dim
-        columns: dict[str, tuple[tuple[int, ...], type]] = {
-            "observations": ((q,), np.float32),
-            "actions": ((d,), np.float32),
-            "rewards": ((), np.float32),
-            "next_observations": ((q,), np.float32),
-            "terminals": ((), np.bool_),
-            "timeouts": ((), np.bool_),
-        }
-        if densities:
-            columns["infos/action_log_probs"] = ((d,), np.float32)
-        self._file, self._lengths = file, lengths
-        self._starts = np.concatenate(([0], np.cumsum(lengths)[:-1]))
-        self._block: dict[str, np.ndarray] = {
-            name: np.zeros((BLOCK, envs, *shape), dtype) for name, (shape, dtype) in columns.items()
-        }
-        for name, (shape, dtype) in columns.items():
-            file.create_dataset(name, (rows, *shape), dtype)
-        self._written = self._held = 0  # steps, the same for every environment
-
-    def add(self, rows: Mapping[str, np.ndarray]) -> None:
-        """Take one row of every field from every environment; those past their length are ignored."""
-        for name, values in rows.items():
-            self._block[name][self._held] = values
-        self._held += 1
-        if self._held == BLOCK:
-            self.flush()
-
-    def flush(self) -> None:
-        """Write what is held in memory."""
-        for env, (start, length) in enumerate(zip(self._starts, self._lengths)):
-            count = min(self._held, int(length) - self._written)
-            if count <= 0:
-                continue
-            first = int(start) + self._written
-            for name, block in self._block.items():
-                self._file[name][first : first + count] = block[:count, env]
-        self._written, self._held = self._written + self._held, 0
-
-
-@contextmanager
-def log_writer(
-    path: Path, task: Task, lengths: np.ndarray, settings: Mapping[str, Any], *, densities: bool = True
-) -> Iterator[LogWriter]:
-    """Give a writer to a file that appears at `path` only when all went well; `settings` go with it.
-
-    `densities=False`: the log says nothing about how likely its actions were.
-    """
-    try:
-        with whole_file(path) as partial, h5py.File(partial, "w") as file:
-            file.attrs["kmifqe"] = json.dumps(settings)
-            writer = LogWriter(file, task, lengths, densities=densities)
-            yield writer
-            writer.flush()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error})") from error
-
-
 MOST_ENVS = 64
 EPISODES_PER_ENV = 10  # at the time limit, before another environment is worth its cut last episode
 ASSUMED_TIME_LIMIT = 1_000  # steps, for tasks without one
@@ -110,15 +41,6 @@ class Collected:
     envs: int
 
 
-def default_envs(task: Task, transitions: int) -> int:
-    """Return how many environments share a collection: each must have room for several whole episodes.
-
-    It does not depend on the machine, so neither does the log.
-    """
-    limit = task.time_limit or ASSUMED_TIME_LIMIT
-    return int(np.clip(transitions // (EPISODES_PER_ENV * limit), 1, MOST_ENVS))
-
-
 def collect(
     env_id: str,
     policy: Policy,
@@ -133,12 +55,17 @@ def collect(
     overwrite: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> Collected:
-    """Write `transitions` steps of `policy` plus Gaussian noise to a D4RL-layout HDF5 file.
+    """Write steps of a policy plus Gaussian noise to a D4RL-layout HDF5 file.
 
-    `noise` is the standard deviation in units of half the action range, `uniform_share` the share of uniform
-    actions; both may be given per dimension. Actions are logged as drawn and clipped only on their way into
-    the environment, so log μ(a|s), logged per dimension, is exact. The log depends on `seed` and `envs`, not
-    on `workers`. `progress` is told how many transitions were taken.
+    Actions are logged as drawn and clipped only on their way into the environment, so log μ(a|s), logged per
+    dimension, is exact.
+
+    env_id: a Gymnasium id.
+    policy: maps states (n, q) to actions (n, d).
+    noise: standard deviation in half action ranges, one number or one per dimension; default 0.3.
+    uniform_share: share of uniform actions, in [0, 1], one number or one per dimension; default 0.
+
+    `path`, `transitions`, `seed`, `envs`, `workers`, `overwrite` and `progress` are those of `collect_drawn`.
     """
     task = describe_task(env_id)
     check_policy_fits_task(policy, task)
@@ -150,16 +77,17 @@ def collect(
         actions = around_mean.sample(rng, mean)
         return actions, around_mean.log_prob_per_dimension(mean, actions)
 
+    settings = {
+        "policy": str(getattr(policy, "name", type(policy).__name__)),
+        "noise": around_mean.std.tolist(),
+        "uniform_share": around_mean.uniform_share.tolist(),
+    }
     return collect_drawn(
         task,
         draw,
         path,
         transitions=transitions,
-        settings={
-            "policy": str(getattr(policy, "name", type(policy).__name__)),
-            "noise": around_mean.std.tolist(),
-            "uniform_share": around_mean.uniform_share.tolist(),
-        },
+        settings=settings,
         seed=seed,
         envs=envs,
         workers=workers,
@@ -182,10 +110,19 @@ def collect_drawn(
     overwrite: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> Collected:
-    """Write `transitions` steps of whatever `draw` plays to a D4RL-layout HDF5 file.
+    """Write steps of whatever `draw` plays to a D4RL-layout HDF5 file, whole or not at all.
 
-    `settings` describe the player in the file. `densities=False`: the log says nothing about how likely its
-    actions were, and `draw` may return None for them.
+    task: what `describe_task` returned.
+    draw: gives the actions for a batch of states, and their log-densities.
+    path: the file, which ends in .hdf5 or .h5.
+    transitions: how many steps to log, 1 or more.
+    settings: describe the player; they are stored in the file, beside the seed and the task.
+    densities: False: the log says nothing about how likely its actions were, and `draw` may return None for them.
+    seed: 0 or more, default 0. The log depends on `seed` and `envs`.
+    envs: environments stepped side by side; None, the default, leaves each room for several whole episodes.
+    workers: processes that step them, default 1; the log does not depend on it.
+    overwrite: replace the file if it exists; False by default.
+    progress: called after every step with the number of transitions so far.
     """
     path = Path(path).expanduser()
     if path.suffix.lower() not in (".hdf5", ".h5"):
@@ -197,14 +134,14 @@ def collect_drawn(
         raise InputError(f"transitions is {transitions}; expected 1 or more")
     envs = min(envs or default_envs(task, transitions), transitions)
     lengths = transitions // envs + (np.arange(envs) < transitions % envs)
-    told = {"env": task.env_id, **settings, "seed": seed, "envs": envs, "gymnasium": gymnasium.__version__}
+    made = {"env": task.env_id, **settings, "seed": seed, "envs": envs, "gymnasium": gymnasium.__version__}
     with (
-        log_writer(path, task, lengths, told, densities=densities) as writer,
+        log_writer(path, task, lengths, made, densities=densities) as store_rows,
         EnvPool(task, envs, seed=seed, workers=workers) as pool,
     ):
         rng = np.random.default_rng(seed)
         states = pool.reset()
-        ends = terminated = 0
+        episodes = terminated = 0
         total_reward = 0.0
         for step in range(int(lengths[0])):
             active = step < lengths
@@ -221,11 +158,67 @@ def collect_drawn(
             }
             if log_probs is not None and densities:
                 rows["infos/action_log_probs"] = log_probs
-            writer.add(rows)
+            store_rows(rows)
             states = stepped.states
-            ends += int((active & (stepped.terminated | timeouts)).sum())
+            episodes += int((active & (stepped.terminated | timeouts)).sum())
             terminated += int((active & stepped.terminated).sum())
             total_reward += float(stepped.rewards[active].sum())
             if progress is not None:
                 progress(int(np.minimum(step + 1, lengths).sum()))
-    return Collected(path, transitions, ends, terminated, total_reward / transitions, envs)
+    return Collected(path, transitions, episodes, terminated, total_reward / transitions, envs)
+
+
+def default_envs(task: Task, transitions: int) -> int:
+    """Return how many environments share a collection: each must have room for several whole episodes.
+
+    It does not depend on the machine, so neither does the log.
+    """
+    limit = task.time_limit or ASSUMED_TIME_LIMIT
+    return int(np.clip(transitions // (EPISODES_PER_ENV * limit), 1, MOST_ENVS))
+
+
+@contextmanager
+def log_writer(
+    path: Path, task: Task, lengths: np.ndarray, settings: Mapping[str, Any], *, densities: bool = True
+) -> Iterator[Callable[[Mapping[str, np.ndarray]], None]]:
+    """Give a function that stores one step of all environments; the file appears at `path` if all went well.
+
+    The function is given one row of every field for every environment. Environment i of the `task` owns
+    `lengths[i]` neighbouring rows of the file, so that its episodes stay in time order; rows past its length are
+    ignored. `settings` are stored as JSON. Without `densities` the file has no column for those of the actions.
+    The arrays are not compressed: random numbers do not shrink, and rows are written in many places at once.
+    """
+    q, d = task.state_dim, task.action_dim
+    widths = {"observations": (q,), "actions": (d,), "rewards": (), "next_observations": (q,)}
+    widths |= {"infos/action_log_probs": (d,)} if densities else {}
+    columns: list[tuple[str, tuple[int, ...], type]] = [(*item, np.float32) for item in widths.items()]
+    columns += [("terminals", (), np.bool_), ("timeouts", (), np.bool_)]
+    block: dict[str, np.ndarray] = {
+        name: np.zeros((BLOCK, len(lengths), *width), dtype) for name, width, dtype in columns
+    }
+    first_rows = np.cumsum(lengths) - lengths
+    written = held = 0  # steps, the same for every environment
+
+    def flush() -> None:
+        nonlocal written, held
+        for env, (first, length) in enumerate(zip(first_rows + written, lengths - written)):
+            count = min(held, int(length))
+            if count > 0:
+                for name, rows in block.items():
+                    file[name][first : first + count] = rows[:count, env]
+        written, held = written + held, 0
+
+    def add(rows: Mapping[str, np.ndarray]) -> None:
+        nonlocal held
+        for name, values in rows.items():
+            block[name][held] = values
+        held += 1
+        if held == BLOCK:
+            flush()
+
+    with whole_file(path) as partial, h5py.File(partial, "w") as file:
+        file.attrs["kmifqe"] = json.dumps(settings)
+        for name, width, dtype in columns:
+            file.create_dataset(name, (int(lengths.sum()), *width), dtype)
+        yield add
+        flush()

@@ -8,102 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kmifqe.behavior.gaussian import GaussianBehavior
+from kmifqe.behavior import GaussianBehavior
 from kmifqe.errors import InputError
 from kmifqe.mdp.ask import Policy
 from kmifqe.worlds.gym_envs import EnvPool, check_policy_fits_task, describe_task
-
-Act = Callable[[np.ndarray], np.ndarray]  # states (n, q) -> actions (n, d)
-
-
-@dataclass(frozen=True)
-class Episodes:
-    """One row per episode, in the order of their numbers."""
-
-    discounted: np.ndarray  # Σ γ^t r_t over the whole episode
-    returns: np.ndarray  # Σ r_t up to the task's own time limit
-    lengths: np.ndarray  # steps, up to the task's own time limit
-    discounts_left: np.ndarray  # γ^steps where the episode was cut, 0 where the environment ended it
-
-    def __len__(self) -> int:
-        return len(self.returns)
-
-
-def play_episodes(
-    pool: EnvPool,
-    act: Act,
-    episodes: int,
-    *,
-    gamma: float = 1.0,
-    slots: range | None = None,
-    first_round: int = 0,
-    progress: Callable[[int], None] | None = None,
-) -> Episodes:
-    """Return the returns of exactly `episodes` episodes played in `slots` (default: all) of the pool.
-
-    How many episodes a slot plays is fixed beforehand: taking those that finish first would favour short
-    ones. `first_round` numbers the slots' episodes from there; the same numbers start in the same states.
-    `progress` is told how many episodes have ended.
-    """
-    if episodes < 1:
-        raise InputError(f"{episodes} episodes; expected 1 or more")
-    slots = range(pool.n_envs) if slots is None else slots
-    members = np.asarray(slots)
-    limit = pool.task.time_limit or np.inf
-    finished = _Finished(episodes, members)
-    discounted, returns = np.zeros(pool.n_envs), np.zeros(pool.n_envs)
-    elapsed, discount = np.zeros(pool.n_envs, np.int64), np.ones(pool.n_envs)
-    active = np.zeros(pool.n_envs, bool)
-    active[members] = finished.quota > 0
-    actions = np.zeros((pool.n_envs, pool.task.action_dim), np.float32)
-    pool.reset(active, first_round)
-    while active.any():
-        actions[active] = act(pool.states[active])
-        stepped = pool.step(actions, active)
-        discounted[active] += discount[active] * stepped.rewards[active]
-        counted = active & (elapsed < limit)
-        returns[counted] += stepped.rewards[counted]
-        elapsed[active] += 1
-        discount[active] *= gamma
-        over = active & (stepped.terminated | stepped.truncated)
-        for slot in np.flatnonzero(over):
-            left = 0.0 if stepped.terminated[slot] else float(discount[slot])
-            more = finished.add(
-                int(slot), discounted[slot], returns[slot], int(min(elapsed[slot], limit)), left
-            )
-            active[slot] = more
-        discounted[over], returns[over], elapsed[over], discount[over] = 0.0, 0.0, 0, 1.0
-        if progress is not None and over.any():
-            progress(finished.count)
-    return finished.result
-
-
-class _Finished:
-    """Results of the episodes that ended, filed under their numbers."""
-
-    def __init__(self, episodes: int, members: np.ndarray) -> None:
-        self.quota = episodes // len(members) + (np.arange(len(members)) < episodes % len(members))
-        self.count = 0
-        self.result = Episodes(
-            np.zeros(episodes), np.zeros(episodes), np.zeros(episodes, np.int64), np.zeros(episodes)
-        )
-        self._place = {int(slot): place for place, slot in enumerate(members)}
-        self._played = np.zeros(len(members), np.int64)
-
-    def add(
-        self, slot: int, discounted: float, episode_return: float, length: int, discount_left: float
-    ) -> bool:
-        """File an episode; return whether its slot has more to play."""
-        place = self._place[slot]
-        number = self._played[place] * len(self._played) + place
-        self.result.discounted[number] = discounted
-        self.result.returns[number] = episode_return
-        self.result.lengths[number] = length
-        self.result.discounts_left[number] = discount_left
-        self._played[place] += 1
-        self.count += 1
-        return bool(self._played[place] < self.quota[place])
-
 
 TOLERANCE = 1e-5  # the weight γ^t of what comes after the last step played
 MOST_ENVS = 64
@@ -138,16 +46,23 @@ def measure_truth(
     workers: int = 1,
     progress: Callable[[int], None] | None = None,
 ) -> Truth:
-    """Return the value of `policy`, with Gaussian noise and uniform actions as in `collect` if wished.
+    """Return the value of a policy, by default without the noise that `collect` adds.
 
     A time limit is not part of the task's dynamics: an estimator bootstraps past it, so the value plays on
-    until γ^t < TOLERANCE. The undiscounted return stops at the task's own limit. Episode k starts in the same
-    state for every policy, whatever `workers`. `progress` is told how many episodes have ended.
+    until γ^t < TOLERANCE. The undiscounted return stops at the task's own limit.
+
+    env_id: a Gymnasium id.
+    policy: maps states (n, q) to actions (n, d).
+    episodes: how many to play, by default 1,000; episode k starts in the same state for every policy.
+    gamma: the discount γ, 0 <= gamma < 1, by default 0.99.
+    noise: standard deviation of Gaussian noise in half action ranges, one number or one per dimension; default 0.
+    uniform_share: share of uniform actions, in [0, 1], one number or one per dimension; default 0.
+    seed: 0 or more, default 0; decides first states and noise.
+    workers: processes that step environments, default 1; the result does not depend on it.
+    progress: called with the number of episodes that have ended.
     """
     if not 0.0 <= gamma < 1.0:
         raise InputError(f"gamma is {gamma}; expected 0 <= gamma < 1")
-    if episodes < 1:
-        raise InputError(f"episodes is {episodes}; expected 1 or more")
     task = describe_task(env_id)
     check_policy_fits_task(policy, task)
     act: Callable[[np.ndarray], np.ndarray] = policy
@@ -158,8 +73,9 @@ def measure_truth(
         def act(states: np.ndarray) -> np.ndarray:
             return behavior.sample(rng, states)
 
-    steps = max(task.time_limit or 1, _steps_until_negligible(gamma))
-    envs = min(episodes, MOST_ENVS)
+    negligible = 1 if gamma == 0.0 else math.ceil(math.log(TOLERANCE) / math.log(gamma))
+    steps = max(task.time_limit or 1, negligible)
+    envs = max(1, min(episodes, MOST_ENVS))
     with EnvPool(task, envs, seed=seed, workers=workers, max_episode_steps=steps) as pool:
         played = play_episodes(pool, act, episodes, gamma=gamma, progress=progress)
     discounted, discounted_error = mean_and_error(played.discounted)
@@ -186,5 +102,72 @@ def mean_and_error(values: np.ndarray) -> tuple[float, float]:
     return float(values.mean()), error
 
 
-def _steps_until_negligible(gamma: float) -> int:
-    return 1 if gamma == 0.0 else math.ceil(math.log(TOLERANCE) / math.log(gamma))
+@dataclass(frozen=True)
+class Episodes:
+    """One row per episode, in the order of their numbers."""
+
+    discounted: np.ndarray  # Σ γ^t r_t over the whole episode
+    returns: np.ndarray  # Σ r_t up to the task's own time limit
+    lengths: np.ndarray  # steps, up to the task's own time limit
+    discounts_left: np.ndarray  # γ^steps where the episode was cut, 0 where the environment ended it
+
+
+def play_episodes(
+    pool: EnvPool,
+    act: Callable[[np.ndarray], np.ndarray],
+    episodes: int,
+    *,
+    gamma: float = 1.0,
+    slots: range | None = None,
+    first_round: int = 0,
+    progress: Callable[[int], None] | None = None,
+) -> Episodes:
+    """Return the returns of exactly `episodes` episodes.
+
+    How many episodes an environment plays is fixed beforehand: counting those that finish first would favour
+    short ones.
+
+    pool: the environments.
+    act: maps states (n, q) to actions (n, d).
+    gamma: the discount of `Episodes.discounted`, by default 1.
+    slots: the numbers of the environments that play, by default all; the others stay where they are.
+    first_round: each environment's episodes are numbered from here, by default 0; the same numbers start in
+        the same states.
+    progress: called with the number of episodes that have ended.
+    """
+    if episodes < 1:
+        raise InputError(f"episodes is {episodes}; expected 1 or more")
+    members = np.arange(pool.n_envs) if slots is None else np.asarray(slots)
+    limit = pool.task.time_limit or np.inf
+    result = Episodes(*(np.zeros(episodes, kind) for kind in (float, float, np.int64, float)))
+    # An environment's next episode has this number in the result; the one after it, `len(members)` more.
+    number = np.full(pool.n_envs, episodes)
+    number[members] = np.arange(len(members))
+    discounted, returns = np.zeros(pool.n_envs), np.zeros(pool.n_envs)
+    elapsed, discount = np.zeros(pool.n_envs, np.int64), np.ones(pool.n_envs)
+    actions = np.zeros((pool.n_envs, pool.task.action_dim), np.float32)
+    active = number < episodes
+    ended = 0
+    pool.reset(active, first_round)
+    while active.any():
+        actions[active] = act(pool.states[active])
+        stepped = pool.step(actions, active)
+        discounted[active] += discount[active] * stepped.rewards[active]
+        counted = active & (elapsed < limit)
+        returns[counted] += stepped.rewards[counted]
+        elapsed[active] += 1
+        discount[active] *= gamma
+        over = active & (stepped.terminated | stepped.truncated)
+        if not over.any():
+            continue
+        rows = number[over]
+        result.discounted[rows], result.returns[rows] = discounted[over], returns[over]
+        result.lengths[rows] = np.minimum(elapsed[over], limit)
+        result.discounts_left[rows] = np.where(stepped.terminated[over], 0.0, discount[over])
+        number[over] += len(members)
+        active = number < episodes
+        discounted[over], returns[over], elapsed[over], discount[over] = 0.0, 0.0, 0, 1.0
+        ended += len(rows)
+        if progress is not None:
+            progress(ended)
+    return result

@@ -191,8 +191,7 @@ class LQR:
     @cached_property
     def q_function(self) -> QuadraticQ:
         """Q^π of the target policy: the fixed point of `bellman`."""
-        follow = self._follow_target
-        cost = follow.T @ self.cost @ follow
+        cost = self._at_target(self.cost)
         step = np.kron(self.closed_loop.T, self.closed_loop.T)  # vec(Mᵀ P M) = (Mᵀ ⊗ Mᵀ) vec(P)
         p = np.linalg.solve(np.eye(len(step)) - self.gamma * step, -(1.0 - self.gamma) * cost.ravel())
         P = symmetrise(p.reshape(cost.shape))
@@ -202,7 +201,7 @@ class LQR:
     @property
     def value(self) -> float:
         """V(π̃): the mean of Q^π(s₀, π̃(s₀)) over the initial distribution."""
-        P = self._followed(self.q_function)
+        P = self._at_target(self.q_function.matrix)
         second_moment = self.initial_cov + np.outer(self.initial_mean, self.initial_mean)
         return float(np.trace(P @ second_moment)) + self.q_function.constant
 
@@ -223,7 +222,7 @@ class LQR:
 
     def bellman(self, q: QuadraticQ, action_cov: np.ndarray | None = None) -> QuadraticQ:
         """T q, or T_K q where `action_cov` = h² A⁻¹ is the covariance of a' around π̃(s')."""
-        P = self._followed(q)
+        P = self._at_target(q.matrix)
         constant = q.constant + float(np.trace(P @ self.noise_cov))
         if action_cov is not None:
             constant += 0.5 * float(np.trace(action_cov @ q.action_hessian))
@@ -271,26 +270,22 @@ class LQR:
             actions[:, t] = self.behavior.sample(rng, states[:, t])
             states[:, t + 1] = self.step(rng, states[:, t], actions[:, t])
         n = episodes * length
-        now, after = states[:, :-1].reshape(n, -1), states[:, 1:].reshape(n, -1)
-        taken = actions.reshape(n, -1)
+        s, a, s_next = (x.reshape(n, -1) for x in (states[:, :-1], actions, states[:, 1:]))
         return Transitions.from_arrays(
-            observations=now,
-            actions=taken,
-            rewards=self.reward(now, taken),
+            observations=s,
+            actions=a,
+            rewards=self.reward(s, a),
             terminals=np.zeros(n, bool),
             timeouts=np.arange(1, n + 1) % length == 0,
-            next_observations=after,
-            action_log_probs=self.behavior.log_prob_per_dimension(now, taken),
+            next_observations=s_next,
+            action_log_probs=self.behavior.log_prob_per_dimension(s, a),
             name=f"LQR seed {seed}",
         )
 
-    @property
-    def _follow_target(self) -> np.ndarray:
-        """[I; −gain], which takes s to [s; π̃(s)]."""
-        return np.concatenate([np.eye(self.state_dim), -self.gain])
-
-    def _followed(self, q: QuadraticQ) -> np.ndarray:
-        return self._follow_target.T @ q.matrix @ self._follow_target
+    def _at_target(self, matrix: np.ndarray) -> np.ndarray:
+        """Return the quadratic in s that the quadratic in [s; a] is at a = π̃(s)."""
+        pair = np.concatenate([np.eye(self.state_dim), -self.gain])  # maps s to [s; π̃(s)]
+        return pair.T @ matrix @ pair
 
     def _backed_up(self, P: np.ndarray) -> np.ndarray:
         dynamics = np.concatenate([self.F, self.B], axis=1)
@@ -300,10 +295,12 @@ class LQR:
 def random_lqr(
     seed: int, q: int, d: int, *, gamma: float = 0.9, radius: float = 0.8, indefinite: bool = False
 ) -> LQR:
-    """Return a random world with closed loop of spectral radius `radius` under π̃ and at most 0.95 under μ.
+    """Return the random world number `seed`, with states of width `q` and actions of width `d`.
 
-    The cost is positive definite, so that Q is concave in the action; `indefinite=True` draws the action's
-    cost with eigenvalues of either sign.
+    gamma: the discount, in [0, 1); 0.9 by default.
+    radius: the closed loop's spectral radius under π̃, 0.8 by default; under μ it is at most 0.95.
+    indefinite: draw the action's cost with eigenvalues of either sign. By default the cost is positive
+        definite, so that Q is concave in the action.
     """
     rng = np.random.default_rng(seed)
     loop = rng.standard_normal((q, q))

@@ -1,4 +1,4 @@
-"""Pendulum with dummy actions: dynamics as pure functions, logs of the paper's behaviour, true values."""
+"""Pendulum with dummy actions: logs of the paper's behaviour, and true values."""
 
 from __future__ import annotations
 
@@ -12,41 +12,8 @@ import numpy as np
 from kmifqe.errors import InputError
 from kmifqe.io.policies.actor import Actor
 from kmifqe.mdp.transitions import Transitions
-from kmifqe.worlds.pendulum_dynamics import (
-    EPISODE_STEPS,
-    MAX_TORQUE,
-    PENDULUM,
-    observe,
-    reset,
-    state_of,
-    step,
-)
-from kmifqe.worlds.pendulum_policies import (
-    Controller,
-    PendulumBehavior,
-    WithDummies,
-    controller_of,
-    load_pendulum_actors,
-    with_dummies,
-)
-
-__all__ = [
-    "EPISODE_STEPS",
-    "MAX_TORQUE",
-    "PENDULUM",
-    "PendulumBehavior",
-    "TrueValue",
-    "WithDummies",
-    "collect",
-    "load_pendulum_actors",
-    "observe",
-    "reset",
-    "state_of",
-    "step",
-    "true_value",
-    "value_of_states",
-    "with_dummies",
-]
+from kmifqe.worlds.pendulum_dynamics import EPISODE_STEPS, observe, reset, state_of, step
+from kmifqe.worlds.pendulum_policies import Controller, PendulumBehavior, WithDummies, controller_of
 
 NEGLIGIBLE = 1e-9  # a discount at which rewards (at most 16.3 in size) no longer matter in float32
 TRUTH_STREAM = 1
@@ -56,8 +23,8 @@ DENSITY_ROWS = 65_536  # rows whose densities are computed at once, to bound mem
 def collect(seed: int, behavior: PendulumBehavior, n_transitions: int) -> Transitions:
     """Return `n_transitions` steps in 200-step episodes under `behavior`, log-densities per dimension.
 
-    On the processor, whatever else there is: on a GPU the same seed gave two logs in two processes (a swing-up makes
-    another episode of a rounding), and a fit that is resumed wants the very log it was begun with.
+    The same `seed` gives the same log, because it is made on the processor, whatever else there is. On a GPU one
+    seed gave two logs in two processes: rounding turned one swing-up into another. A resumed fit needs its own log.
     """
     if n_transitions < 1:
         raise InputError(f"n_transitions is {n_transitions}; expected 1 or more")
@@ -106,8 +73,8 @@ def _log_steps(controller: Controller, key: jax.Array, start: jax.Array) -> tupl
 
     carry = (start, observe(start))
     (_, last), (states, actions, rewards) = jax.lax.scan(advance, carry, jax.random.split(key, EPISODE_STEPS))
-    # Not logged a second time inside the loop: the compiler may work out cos θ twice, in two ways, and then a next
-    # state is not the row that follows.
+    # Not logged a second time inside the loop: the compiler may compute cos θ twice, in two ways, and then a next
+    # state differs from the next row.
     next_states = jnp.concatenate([states[1:], last[None]])
     return states, actions, rewards, next_states
 
@@ -132,7 +99,13 @@ class TrueValue:
 def true_value(
     seed: int, policy: Actor | WithDummies | PendulumBehavior, gamma: float, episodes: int = 1_500
 ) -> TrueValue:
-    """Return the value of `policy` (deterministic, or the stochastic behaviour) from `episodes` rollouts."""
+    """Return the value of a policy from simulated episodes.
+
+    seed: decides first states and draws; `collect` with the same seed starts from others.
+    policy: a deterministic one, or the stochastic behaviour.
+    gamma: the discount, in [0, 1).
+    episodes: how many, 2 or more; 1,500 by default.
+    """
     if episodes < 2:
         raise InputError(f"episodes is {episodes}; expected 2 or more, for a standard error")
     discounts = _discounts(gamma)
@@ -158,7 +131,10 @@ def true_value(
 
 
 def value_of_states(states: np.ndarray, policy: Actor | WithDummies, gamma: float) -> np.ndarray:
-    """Return V(s) of a deterministic policy at each logged state, shape (n,); exact, as nothing is random."""
+    """Return V(s) of the deterministic `policy` at each row of `states`, (n, 3), discounted by `gamma`; shape (n,).
+
+    Nothing is random, so the values are exact.
+    """
     if isinstance(policy, PendulumBehavior):
         raise TypeError(
             "value_of_states is exact for deterministic policies; use true_value for the behaviour"

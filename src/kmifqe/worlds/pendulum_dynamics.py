@@ -2,30 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import jax
 import jax.numpy as jnp
-
-
-@dataclass(frozen=True)
-class Environment:
-    """Pure functions over any leading batch axes, and the numbers that a learner needs.
-
-    `reset(key, batch)` draws `batch` first states, `observe(state)` is what a policy sees, and
-    `step(state, action)` gives the next state, the reward and whether the environment itself ended. The time
-    limit is not part of the step: it truncates, and the value goes on past it.
-    """
-
-    reset: Callable[[jax.Array, int], jax.Array]
-    observe: Callable[[jax.Array], jax.Array]
-    step: Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array, jax.Array]]
-    observation_dim: int
-    low: tuple[float, ...]  # action bounds
-    high: tuple[float, ...]
-    time_limit: int  # steps
-
 
 GRAVITY = 10.0
 TIME_STEP = 0.05
@@ -65,14 +43,3 @@ def step(state: jax.Array, action: jax.Array) -> tuple[jax.Array, jax.Array, jax
 
 def _wrap(angle: jax.Array) -> jax.Array:
     return (angle + jnp.pi) % (2.0 * jnp.pi) - jnp.pi
-
-
-PENDULUM = Environment(
-    reset=reset,
-    observe=observe,
-    step=step,
-    observation_dim=3,
-    low=(-MAX_TORQUE,),
-    high=(MAX_TORQUE,),
-    time_limit=EPISODE_STEPS,
-)

@@ -1,11 +1,10 @@
-"""An actor that runs inside jax: the same forward pass as `kmifqe.policies.actor.Actor`, as a pytree."""
+"""Pendulum's policies: the shipped actors, the paper's target and behaviour, and all of them inside jax."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
 from importlib.resources import as_file, files
-from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -13,68 +12,25 @@ import numpy as np
 
 from kmifqe.errors import InputError
 from kmifqe.io.policies.actor import Actor, load_safetensors_actor
+from kmifqe.maths.mlp import apply_layers
 from kmifqe.worlds.pendulum_dynamics import MAX_TORQUE
 
 HIDDEN = {"tanh": jnp.tanh, "relu": jax.nn.relu}
+STATIC = {"static": True}  # marks a field of a pytree that is not an array
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class JaxActor:
-    """An `Actor` whose arrays are leaves, so that a jitted function takes it as an argument."""
-
-    weights: tuple[jax.Array, ...]
-    biases: tuple[jax.Array, ...]
-    low: jax.Array
-    high: jax.Array
-    obs_mean: jax.Array | None
-    obs_var: jax.Array | None
-    hidden: str = field(metadata={"static": True})
-    output: str = field(metadata={"static": True})
-    obs_eps: float = field(metadata={"static": True})
-    obs_clip: float = field(metadata={"static": True})
-    mean_clip: float | None = field(metadata={"static": True})
-
-    def __call__(self, states: jax.Array) -> jax.Array:
-        """Return the action for each row of `states`."""
-        x = states
-        if self.obs_mean is not None and self.obs_var is not None:
-            scale = jnp.sqrt(self.obs_var + self.obs_eps)
-            x = jnp.clip((x - self.obs_mean) / scale, -self.obs_clip, self.obs_clip)
-        for w, b in zip(self.weights[:-1], self.biases[:-1]):
-            x = HIDDEN[self.hidden](x @ w + b)
-        x = x @ self.weights[-1] + self.biases[-1]
-        if self.output == "clip":
-            return jnp.clip(x, self.low, self.high)
-        if self.mean_clip is not None:
-            x = jnp.clip(x, -self.mean_clip, self.mean_clip)
-        return self.low + 0.5 * (jnp.tanh(x) + 1.0) * (self.high - self.low)
-
-
-def jax_actor(actor: Actor) -> JaxActor:
-    """Return `actor` with its arrays on jax's default device."""
-
-    def optional(array: object) -> jax.Array | None:
-        return None if array is None else jnp.asarray(array)
-
-    return JaxActor(
-        weights=tuple(jnp.asarray(w) for w in actor.weights),
-        biases=tuple(jnp.asarray(b) for b in actor.biases),
-        low=jnp.asarray(actor.low),
-        high=jnp.asarray(actor.high),
-        obs_mean=optional(actor.obs_mean),
-        obs_var=optional(actor.obs_var),
-        hidden=actor.hidden,
-        output=actor.output,
-        obs_eps=actor.obs_eps,
-        obs_clip=actor.obs_clip,
-        mean_clip=actor.mean_clip,
-    )
+def load_pendulum_actors() -> tuple[Actor, Actor]:
+    """Return the shipped (target, behaviour mean), on one action (actors/README.md has their returns)."""
+    with as_file(files("kmifqe.worlds") / "actors") as folder:
+        target, behavior = (
+            load_safetensors_actor(folder / f"pendulum-{name}.safetensors") for name in ("target", "behavior")
+        )
+    return target, behavior
 
 
 @dataclass(frozen=True)
 class WithDummies:
-    """A policy that takes `actor`'s action in the first dimension and 0 in each of `n_dummies` others."""
+    """A policy that plays `actor`'s action in the first dimension and 0 in each of `n_dummies` others."""
 
     actor: Actor
     n_dummies: int
@@ -118,26 +74,6 @@ def with_dummies(actor: Actor, n_dummies: int) -> WithDummies:
     return WithDummies(actor, n_dummies)
 
 
-def load_pendulum_actors() -> tuple[Actor, Actor]:
-    """Return the shipped (target, behaviour mean), on one action (actors/README.md has their returns)."""
-    target, behavior = (_load_shipped(name) for name in ("pendulum-target", "pendulum-behavior"))
-    return target, behavior
-
-
-def _load_shipped(name: str) -> Actor:
-    with as_file(files("kmifqe.worlds") / "actors" / f"{name}.safetensors") as path:
-        return load_safetensors_actor(path)
-
-
-def _check_parts(actor: Actor, n_dummies: int) -> None:
-    if (actor.state_dim, actor.action_dim) != (3, 1):
-        raise InputError(
-            f"{actor.name}: {actor.state_dim} inputs and {actor.action_dim} outputs; Pendulum needs 3 and 1"
-        )
-    if n_dummies < 0:
-        raise InputError(f"n_dummies is {n_dummies}; expected 0 or more")
-
-
 @dataclass(frozen=True)
 class PendulumBehavior:
     """The paper's μ: (1 − share)·N(policy(s), (std·a_max)²) + share·U on the first action, U on each dummy.
@@ -148,7 +84,7 @@ class PendulumBehavior:
 
     policy: Actor
     n_dummies: int
-    std: float = 0.5  # of the Gaussian, in units of a_max (the paper's)
+    std: float = 0.5  # of the Gaussian, in half action ranges a_max (the paper's)
     uniform_share: float = 0.2  # in [0, 1] (the paper's)
 
     def __post_init__(self) -> None:
@@ -189,40 +125,74 @@ class PendulumBehavior:
         return log_densities.astype(np.float32)
 
 
-class Controller(Protocol):
+def _check_parts(actor: Actor, n_dummies: int) -> None:
+    if (actor.state_dim, actor.action_dim) != (3, 1):
+        raise InputError(
+            f"{actor.name}: {actor.state_dim} inputs and {actor.action_dim} outputs; Pendulum needs 3 and 1"
+        )
+    if n_dummies < 0:
+        raise InputError(f"n_dummies is {n_dummies}; expected 0 or more")
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class JaxActor:
+    """An `Actor` whose arrays are leaves, so that a jitted function takes it as an argument."""
+
+    weights: tuple[jax.Array, ...]
+    biases: tuple[jax.Array, ...]
+    low: jax.Array
+    high: jax.Array
+    obs_mean: jax.Array | None
+    obs_var: jax.Array | None
+    hidden: str = field(metadata=STATIC)
+    output: str = field(metadata=STATIC)
+    obs_eps: float = field(metadata=STATIC)
+    obs_clip: float = field(metadata=STATIC)
+    mean_clip: float | None = field(metadata=STATIC)
+
+    def __call__(self, states: jax.Array) -> jax.Array:
+        """Return the action for each row of `states`."""
+        if self.obs_mean is not None and self.obs_var is not None:
+            scale = jnp.sqrt(self.obs_var + self.obs_eps)
+            states = jnp.clip((states - self.obs_mean) / scale, -self.obs_clip, self.obs_clip)
+        x = apply_layers(list(zip(self.weights, self.biases)), states, HIDDEN[self.hidden])
+        if self.output == "clip":
+            return jnp.clip(x, self.low, self.high)
+        if self.mean_clip is not None:
+            x = jnp.clip(x, -self.mean_clip, self.mean_clip)
+        return self.low + 0.5 * (jnp.tanh(x) + 1.0) * (self.high - self.low)
+
+
+def jax_actor(actor: Actor) -> JaxActor:
+    """Return `actor` with its arrays on jax's default device."""
+    values = {name: getattr(actor, name) for name in JaxActor.__dataclass_fields__}
+    arrays = ("weights", "biases", "low", "high", "obs_mean", "obs_var")
+    return JaxActor(**values | {name: jax.tree.map(jnp.asarray, values[name]) for name in arrays})
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Controller:
     """What draws actions inside jax: a pytree, so that rollouts take it as an argument."""
+
+    actor: JaxActor
+    std: jax.Array | None = None  # of the Gaussian around the actor, a torque; None: nothing is random
+    uniform_share: jax.Array | None = None
+    n_dummies: int = field(default=0, metadata=STATIC)
 
     def draw(self, key: jax.Array, observations: jax.Array) -> jax.Array:
         """Return one action per row of `observations`."""
-        ...
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class _Deterministic:
-    actor: JaxActor
-
-    def draw(self, key: jax.Array, observations: jax.Array) -> jax.Array:
-        return self.actor(observations)
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class _Mixture:
-    actor: JaxActor
-    std: jax.Array  # in units of torque
-    uniform_share: jax.Array
-    n_dummies: int = field(metadata={"static": True})
-
-    def draw(self, key: jax.Array, observations: jax.Array) -> jax.Array:
+        if self.std is None or self.uniform_share is None:
+            return self.actor(observations)
         which_key, normal_key, uniform_key = jax.random.split(key, 3)
         n = len(observations)
         uniform = jax.random.uniform(
             uniform_key, (n, 1 + self.n_dummies), minval=-MAX_TORQUE, maxval=MAX_TORQUE
         )
         gaussian = self.actor(observations) + self.std * jax.random.normal(normal_key, (n, 1))
-        take_uniform = jax.random.uniform(which_key, (n, 1)) < self.uniform_share
-        first = jnp.where(take_uniform, uniform[:, :1], gaussian)
+        is_uniform = jax.random.uniform(which_key, (n, 1)) < self.uniform_share
+        first = jnp.where(is_uniform, uniform[:, :1], gaussian)
         return jnp.concatenate([first, uniform[:, 1:]], axis=1)
 
 
@@ -231,16 +201,11 @@ def controller_of(policy: Actor | WithDummies | PendulumBehavior) -> Controller:
     match policy:
         case Actor():
             _check_parts(policy, 0)
-            return _Deterministic(jax_actor(policy))
+            return Controller(jax_actor(policy))
         case WithDummies():
-            return _Deterministic(jax_actor(policy.actor))
-        case PendulumBehavior():
-            return _Mixture(
-                jax_actor(policy.policy),
-                jnp.float32(policy.std * MAX_TORQUE),
-                jnp.float32(policy.uniform_share),
-                policy.n_dummies,
-            )
+            return Controller(jax_actor(policy.actor))
+        case PendulumBehavior(mean, n_dummies, std, share):
+            return Controller(jax_actor(mean), jnp.float32(std * MAX_TORQUE), jnp.float32(share), n_dummies)
     raise TypeError(
         f"{type(policy).__name__} does not run inside jax; expected Actor, WithDummies, PendulumBehavior"
     )

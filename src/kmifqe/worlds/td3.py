@@ -1,8 +1,8 @@
-"""TD3 (Fujimoto et al. 2018) as pure functions, and on an environment of pure functions in one scan."""
+"""TD3 (Fujimoto et al. 2018) as pure functions: a replay buffer and a learner."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -15,7 +15,6 @@ import optax
 from kmifqe.errors import InputError
 from kmifqe.io.policies.actor import Actor
 from kmifqe.maths.mlp import Layers, apply_layers, init_layers
-from kmifqe.worlds.pendulum_dynamics import Environment
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ class Buffer(NamedTuple):
 
 
 def init_buffer(capacity: int, state_dim: int, action_dim: int) -> Buffer:
-    """Return an empty buffer of `capacity` rows."""
+    """Return an empty buffer of `capacity` rows for states of `state_dim` and actions of `action_dim` numbers."""
     rows = Batch(
         states=jnp.zeros((capacity, state_dim)),
         actions=jnp.zeros((capacity, action_dim)),
@@ -90,7 +89,7 @@ def add(buffer: Buffer, batch: Batch) -> Buffer:
 
 
 def sample(key: jax.Array, buffer: Buffer, n: int) -> Batch:
-    """Return `n` rows of `buffer` drawn uniformly, with replacement."""
+    """Return `n` rows of `buffer` drawn uniformly with `key`, with replacement."""
     rows = jax.random.randint(key, (n,), 0, buffer.size)
     return jax.tree.map(lambda ring: ring[rows], buffer.rows)
 
@@ -132,7 +131,7 @@ class Td3(NamedTuple):
 
 
 def td3(config: Td3Config, state_dim: int, low: Sequence[float], high: Sequence[float]) -> Td3:
-    """Return the learner for states of width `state_dim` and actions in the box [low, high]."""
+    """Return the learner of `config`, for states of width `state_dim` and actions in the box [`low`, `high`]."""
     low_array, high_array = np.asarray(low, np.float32), np.asarray(high, np.float32)
     if not (
         np.isfinite(low_array).all() and np.isfinite(high_array).all() and (low_array < high_array).all()
@@ -245,83 +244,3 @@ def _twin_q(critics: Layers, states: jax.Array, unit_actions: jax.Array) -> jax.
     """Return both critics' values, shape (2, n)."""
     inputs = jnp.concatenate([states, unit_actions], axis=1)
     return jax.vmap(lambda critic: apply_layers(critic, inputs)[:, 0])(critics)
-
-
-class _Progress(NamedTuple):
-    learner: Td3State
-    buffer: Buffer
-    env_states: jax.Array  # one row per environment
-    elapsed: jax.Array  # steps taken in each environment's episode
-
-
-def train(
-    seed: int,
-    environment: Environment,
-    learner: Td3,
-    *,
-    steps: int,
-    n_envs: int = 8,
-    warmup: int = 1_000,
-    report_every: int = 500,
-) -> Iterator[tuple[int, Td3State]]:
-    """Yield (environment steps taken, learner's state) about every `report_every` steps until `steps`.
-
-    `n_envs` environments advance together, with one update per environment step. Actions are uniform and
-    nothing is learned during the first `warmup` steps.
-    """
-    if min(steps, n_envs, report_every) < 1 or warmup < n_envs:
-        raise InputError(
-            f"steps {steps}, n_envs {n_envs}, report_every {report_every}, warmup {warmup}; "
-            "expected each 1 or more, and warmup at least n_envs"
-        )
-    init_key, reset_key, warmup_key, run_key = jax.random.split(jax.random.key(seed), 4)
-    progress = _Progress(
-        learner=learner.init(init_key),
-        buffer=init_buffer(steps + n_envs, environment.observation_dim, len(environment.low)),
-        env_states=environment.reset(reset_key, n_envs),
-        elapsed=jnp.zeros(n_envs, jnp.int32),
-    )
-    advance = partial(_advance, environment, learner)
-    progress = advance(progress, warmup_key, rounds=warmup // n_envs, learning=False)
-    taken, reports = warmup // n_envs * n_envs, 0
-    rounds = max(1, report_every // n_envs)
-    while taken + rounds * n_envs <= steps:
-        progress = advance(progress, jax.random.fold_in(run_key, reports), rounds=rounds, learning=True)
-        taken, reports = taken + rounds * n_envs, reports + 1
-        yield taken, progress.learner
-
-
-@partial(jax.jit, static_argnums=(0, 1), static_argnames=("rounds", "learning"))
-def _advance(
-    environment: Environment,
-    learner: Td3,
-    progress: _Progress,
-    key: jax.Array,
-    *,
-    rounds: int,
-    learning: bool,
-) -> _Progress:
-    """Return the progress after every environment took `rounds` steps."""
-    low, high = np.asarray(environment.low, np.float32), np.asarray(environment.high, np.float32)
-
-    def one_round(progress: _Progress, key: jax.Array) -> tuple[_Progress, None]:
-        act_key, reset_key, update_key = jax.random.split(key, 3)
-        learner_state, buffer, env_states, elapsed = progress
-        n_envs = len(elapsed)
-        states = environment.observe(env_states)
-        if learning:
-            actions = learner.explore(act_key, learner_state, states)
-        else:
-            actions = jax.random.uniform(act_key, (n_envs, len(low)), minval=low, maxval=high)
-        next_env_states, rewards, terminated = environment.step(env_states, actions)
-        # The state reached is stored before any reset: past a time limit the value goes on.
-        reached = environment.observe(next_env_states)
-        buffer = add(buffer, Batch(states, actions, rewards, reached, terminated))
-        over = terminated | (elapsed + 1 >= environment.time_limit)
-        env_states = jnp.where(over[:, None], environment.reset(reset_key, n_envs), next_env_states)
-        elapsed = jnp.where(over, 0, elapsed + 1)
-        if learning:
-            learner_state, _ = learner.update(update_key, learner_state, buffer, n_envs)
-        return _Progress(learner_state, buffer, env_states, elapsed), None
-
-    return jax.lax.scan(one_round, progress, jax.random.split(key, rounds))[0]

@@ -1,8 +1,12 @@
-"""KMIFQE: in-sample fitted Q evaluation with a learned kernel bandwidth and metric."""
+"""KMIFQE: in-sample fitted Q evaluation with a learned kernel bandwidth and metric, after Algorithm 1.
+
+`step` is the inner loop: bandwidth, weights and resampling, TD update. `refresh` is the outer one: a copy of the
+target network, Hessians and metrics. Between two copies the target network does not change, so what it gives for
+every row is kept in a table, and a step touches only h. Departures from the paper are the parts at the end.
+"""
 
 from __future__ import annotations
 
-from functools import cache, partial
 from typing import NamedTuple
 
 import jax
@@ -10,267 +14,366 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
-from kmifqe.estimators.base import Estimator, Info, RowMeans, in_unit, mean_over_rows, reward_scale, row_means
-from kmifqe.estimators.kmifqe.bandwidth import Bandwidth, new_bandwidth
-from kmifqe.estimators.kmifqe.config import KMIFQEConfig
-from kmifqe.estimators.kmifqe.sampling import (
-    check_problem,
-    counted,
-    draws,
-    envelope_around,
-    factors,
-    followed,
-    follows,
-    fqe_values,
-    inputs,
-    minibatch,
-    words_of_draws,
-    words_of_fqe,
+from kmifqe.estimators.base import (
+    Info,
+    RowMeans,
+    action_scale,
+    in_unit,
+    mean_over_rows,
+    reward_scale,
+    row_means,
+    row_weights,
 )
-from kmifqe.estimators.kmifqe.target import Ahead, Reading, bends, changes, look_ahead, new_values
+from kmifqe.estimators.kmifqe import rows as table
+from kmifqe.estimators.kmifqe import sampling
+from kmifqe.estimators.kmifqe.config import KMIFQEConfig
+from kmifqe.estimators.kmifqe.rows import TargetTable, inputs, log_mu
+from kmifqe.estimators.kmifqe.sampling import Minibatch
 from kmifqe.maths import mlp
 from kmifqe.maths.batches import minibatch_pass
-from kmifqe.maths.sampling import Envelope
+from kmifqe.maths.kernel import clipped_weight, optimal_bandwidth, variance_term
+from kmifqe.maths.sampling import Envelope, row_numbers
 from kmifqe.mdp.problem import Problem
 
-NEIGHBOUR = 4.0  # bandwidths: only the clip from below draws rows beyond, and an expansion says nothing there
 RUNNING = 0.05  # weight of a step in the running mean of log h
-AVERAGED = 0.05  # of the steps before a bias is held: over so many a mean network has lost the steps' noise
 
 
-class Told(NamedTuple):
-    """The mean of what the network said at copies, in the unit Q is learned in, and how many those were."""
+class KMIFQEState(NamedTuple):
+    """Network and optimiser, and what the target network gives for every row."""
+
+    params: mlp.QParams
+    opt_state: optax.OptState
+    table: TargetTable
+    envelope: Envelope  # bounds of the rows' weights, to draw from
+    h: Float[Array, ""]
+    log_h: Float[Array, ""]  # running mean of log h, which the envelope is built around
+    log_v: Float[Array, ""]  # running log of v, used where μ(π̃(s')|s') is unknown
+    reward_scale: Float[Array, ""]  # the unit Q is learned in
+    row_means: RowMeans | None  # of the rows' bootstrap weights; None without a bootstrap
+    bias_network: mlp.QParams | None  # the mean network whose bias is subtracted, with bias="held"
+    target: mlp.QParams | None  # the target network, where FQE's rows need it
+    averaged: _MeanValue | None  # V̂ as a mean over copies, with an average_step
+
+
+def init(config: KMIFQEConfig, key: Array, problem: Problem) -> KMIFQEState:
+    """Return the state before the first step: L = I, and the target network is the network.
+
+    `config`: the settings. `key`: random, for the network and the first bandwidth. `problem`: the log.
+    """
+    table.check_problem(config, problem)
+    unit, means = reward_scale(problem), row_means(problem)
+    network_key, bandwidth_key = jax.random.split(key)
+    params = mlp.init_q(network_key, problem.state_dim + problem.action_dim, config.hidden)
+    if config.start_at_mean:
+        params = _started_at_mean_reward(params, problem, unit)
+    h = jnp.float32(config.bandwidth or config.bandwidth_bounds[1] / 4)
+    first = table.build_table(config, params, problem, metric=False)
+    first = first._replace(bias=_first_bias(config, params, problem))
+    state = KMIFQEState(
+        params,
+        _optimizer(config).init(params),
+        table=first,
+        envelope=sampling.envelope_around(config, jnp.log(h), first, problem),
+        h=h,
+        log_h=jnp.log(h),
+        log_v=jnp.float32(jnp.nan),
+        reward_scale=unit,
+        row_means=means,
+        bias_network=params if config.bias == "held" else None,
+        target=params if config.half_fqe_at else None,
+        averaged=_MeanValue(jnp.float32(0), jnp.float32(0)) if config.average_step else None,
+    )
+    if config.bandwidth is not None:
+        return state
+    h, log_v = _optimal_bandwidth(config, jax.random.bits(bandwidth_key, (config.batch,)), state, problem)
+    envelope = sampling.envelope_around(config, jnp.log(h), first, problem)
+    return state._replace(h=h, log_h=jnp.log(h), log_v=log_v, envelope=envelope)
+
+
+def step(
+    config: KMIFQEConfig, key: Array, t: Array, state: KMIFQEState, problem: Problem
+) -> tuple[KMIFQEState, Info]:
+    """Return the state after one step of Algorithm 1's inner loop, and numbers to watch it by.
+
+    `config`: the settings. `key`: random, of this step. `t`: how many steps came before. `state`: the state before.
+    `problem`: the log.
+    """
+    drawn_by = config.batch + sampling.bits_to_draw(config, state.envelope)
+    random_bits = jax.random.bits(key, (drawn_by + sampling.bits_for_fqe(config),))
+    # Line 3: the bandwidth.
+    if config.bandwidth is None:
+        state = _with_bandwidth(config, random_bits[: config.batch], t, state, problem)
+    # Lines 4 to 6: importance weights, resampling probabilities, a minibatch.
+    drawn = sampling.draw_by_weight(
+        config,
+        random_bits[config.batch : drawn_by],
+        state.h,
+        state.table,
+        state.envelope,
+        state.row_means,
+        problem,
+    )
+    batch = sampling.with_fqe_rows(config, random_bits[drawn_by:], drawn, problem)
+    # Lines 7 and 8: the TD update.
+    state, info = _td_update(config, batch, drawn.mean_weight, state, problem)
+    info |= {
+        "h": state.h,
+        "mean_weight": drawn.mean_weight,
+        "ess": batch.effective_sample_size,
+        "filled": jnp.mean(batch.filled),
+    }
+    if state.averaged is not None:
+        state = state._replace(averaged=_with_copy(config, t, state.averaged, state.params, problem))
+    return state, info
+
+
+def _with_bandwidth(
+    config: KMIFQEConfig, random_bits: Array, t: Array, state: KMIFQEState, problem: Problem
+) -> KMIFQEState:
+    """Return the state with the bandwidth of step t: h*, or the one before within a `bandwidth_period`."""
+
+    def renewed() -> tuple[Array, Array, Array]:
+        h, log_v = _optimal_bandwidth(config, random_bits, state, problem)
+        return h, (1.0 - RUNNING) * state.log_h + RUNNING * jnp.log(h), log_v
+
+    if config.bandwidth_period == 1:
+        h, log_h, log_v = renewed()
+    else:
+        before = (state.h, state.log_h, state.log_v)
+        h, log_h, log_v = jax.lax.cond(t % config.bandwidth_period == 0, renewed, lambda: before)
+    if sampling.proposes(config):
+        h = jnp.clip(h, *state.envelope.interval)
+    return state._replace(h=h, log_h=log_h, log_v=log_v)
+
+
+def _optimal_bandwidth(
+    config: KMIFQEConfig, random_bits: Array, state: KMIFQEState, problem: Problem
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Return h* of Prop. 1 and log v, from a uniform minibatch; terminal rows add 0 to b and v alike."""
+    if problem.counts.nonterminal == 0:  # no update depends on a next action, nor on h
+        return jnp.float32(config.bandwidth_bounds[1]), state.log_v
+    n, d, gamma = problem.counts.in_sample, problem.action_dim, problem.gamma
+    rows = row_numbers(random_bits, n)
+    x = inputs(config, problem, problem.states[rows], problem.actions[rows])
+    weights = row_weights(problem, rows, state.row_means and state.row_means.in_sample)
+    bias = 0.5 * gamma * state.table.laplacian[rows]
+    bias = bias if weights is None else weights * bias
+    p = minibatch_pass(state.params, x, bias, jnp.zeros(config.batch), config.precision)
+    b_squared = optax.tree.norm(p.gradient, squared=True) / config.batch**2
+    nonterminal = rows < problem.counts.nonterminal
+    reward = (1.0 - gamma) * in_unit(problem.rewards[rows], state.reward_scale)
+    if problem.log_mu_target is not None:
+        _, half = action_scale(problem)
+        mu_target = jnp.exp(problem.log_mu_target[rows] + jnp.sum(jnp.log(half)))
+        mu_target = jnp.maximum(mu_target, config.density_floor)
+        td_error = reward + gamma * state.table.target_value[rows] - p.q
+        terms = nonterminal * variance_term(td_error, p.norms, mu_target, d)
+        log_v = jnp.log(mean_over_rows(terms, weights))
+    else:
+        # μ at the target action is unknown; at leading order E[w²‖Δ‖²] = v/hᵈ.
+        near = jnp.minimum(rows, problem.counts.nonterminal - 1)
+        log_mu_total = jnp.maximum(log_mu(config, problem, near).sum(axis=1), jnp.log(config.density_floor))
+        w = jax.vmap(lambda s, m: clipped_weight(s[None], state.h, m[None], d, (0.0, float("inf"))))(
+            state.table.squared[near].sum(axis=1), log_mu_total
+        )
+        td_error = reward + gamma * state.table.bootstrap_value[rows] - p.q
+        mean = mean_over_rows(nonterminal * w**2 * td_error**2 * p.norms, weights)
+        log_v_of_batch = jnp.log(state.h**d * mean + 1e-30)
+        # The mean of v, not of log v: a minibatch with no row near π̃ has v ≈ 0 and would drag h down.
+        running = jnp.logaddexp(jnp.log(0.99) + state.log_v, jnp.log(0.01) + log_v_of_batch)
+        log_v = jnp.where(jnp.isnan(state.log_v), log_v_of_batch, running)
+    h = optimal_bandwidth(jnp.exp(log_v), b_squared, n, d)
+    return jnp.clip(jnp.nan_to_num(h, nan=config.bandwidth_bounds[1]), *config.bandwidth_bounds), log_v
+
+
+def _td_update(
+    config: KMIFQEConfig, batch: Minibatch, mean_weight: Array, state: KMIFQEState, problem: Problem
+) -> tuple[KMIFQEState, Info]:
+    """Return the state after one Adam step on w̄ times the mean squared TD error, and the loss."""
+    rows = batch.rows
+    x = inputs(config, problem, problem.states[rows], problem.actions[rows])
+    rewards = in_unit(problem.rewards[rows], state.reward_scale)
+    bootstrap_value, bias = state.table.bootstrap_value[rows], None
+    if config.bias != "ignored":
+        bias = _bias_of_rows(config, rows, state)
+        bootstrap_value = bootstrap_value - bias
+    if batch.is_fqe is not None:
+        assert state.target is not None  # kept for this
+        fqe_value = sampling.fqe_bootstrap_values(config, state.target, problem, rows)
+        bootstrap_value = jnp.where(batch.is_fqe, fqe_value, bootstrap_value)
+    goal = (1.0 - problem.gamma) * rewards + problem.gamma * bootstrap_value
+    # The gradient of the mean squared TD error: coefficients q − goal, and the constants outside.
+    weights = sampling.loss_weights(batch, state.row_means, problem)
+    p = minibatch_pass(state.params, x, -weights * goal, weights, config.precision)
+    filled = jnp.maximum(jnp.sum(batch.filled), 1.0)
+    scale = 2.0 * mean_weight / filled
+    gradient = jax.tree.map(lambda g: scale * g, p.gradient)
+    updates, opt_state = _optimizer(config).update(gradient, state.opt_state, state.params)
+    info = {"loss": jnp.sum(weights * (goal - p.q) ** 2) / filled}
+    if bias is not None:
+        info["bias"] = _bias_of_value(bias, weights, batch, state, problem)
+    return state._replace(params=optax.apply_updates(state.params, updates), opt_state=opt_state), info
+
+
+def _optimizer(config: KMIFQEConfig) -> optax.GradientTransformation:
+    """Return Adam on one flat vector: one kernel instead of one for every layer's weights."""
+    rate: float | optax.Schedule = config.learning_rate
+    if config.decay_steps:
+        rate = optax.cosine_decay_schedule(config.learning_rate, config.decay_steps, alpha=0.01)
+    return optax.flatten(optax.adam(rate))
+
+
+class RefreshKind(NamedTuple):
+    """What is done between two steps."""
+
+    copy: bool  # the target network is replaced; otherwise only the envelope is brought to h
+    metrics: bool = False  # with new Hessians and metrics, not only with new bootstrap values
+    averages: bool = False  # the copy enters the mean network whose bias will be held
+    holds_bias: bool = False  # the held bias is computed for every row
+
+
+def refresh_kind(config: KMIFQEConfig, step: int) -> RefreshKind:
+    """Return what is due after `step` steps."""
+    if step % config.target_period:
+        return RefreshKind(copy=False)
+    # A network that has learned nothing yet has no metric to keep.
+    metrics = step % config.metric_steps == 0 or step == config.target_period
+    if config.bias != "held":
+        return RefreshKind(copy=True, metrics=metrics)
+    begun = step >= _held_from(config)
+    # At every new metric, not only at the first: a fit that begins again there has lost the rows' bias.
+    return RefreshKind(copy=True, metrics=metrics, averages=not begun, holds_bias=begun and metrics)
+
+
+def refresh(config: KMIFQEConfig, kind: RefreshKind, state: KMIFQEState, problem: Problem) -> KMIFQEState:
+    """Return the state after Algorithm 1's outer loop: a new target network, and L updated for every row.
+
+    `config`: the settings. `kind`: which parts are due. `state`: the state before. `problem`: the log.
+    """
+    if not kind.copy:
+        new = sampling.updated_envelope(config, state.log_h, state.envelope, state.table, problem)
+        return state._replace(envelope=new)
+    params, network, bias = state.params, state.bias_network, state.table.bias
+    if kind.metrics:
+        new_table = table.build_table(config, params, problem, metric=config.metric == "learned")
+    else:
+        values = table.for_every_row(config, params, problem, table.bootstrap_value)
+        new_table = state.table._replace(bootstrap_value=values)
+    if kind.averages:
+        network = _with_network(config, network, params)
+    if config.bias == "subtracted":
+        bias = table.for_every_row(config, params, problem, table.taylor_bias)
+    elif kind.holds_bias:
+        assert network is not None
+        bias = table.for_every_row(config, network, problem, table.action_bias)
+    new_table = new_table._replace(bias=bias)
+    return state._replace(
+        table=new_table,
+        envelope=sampling.envelope_around(config, state.log_h, new_table, problem),
+        bias_network=network,
+        target=params if config.half_fqe_at else None,
+    )
+
+
+def refresh_every(config: KMIFQEConfig) -> int:
+    """Return the steps between two refreshes: a target period, or less where h's drift is checked in between.
+
+    A check comes after a divisor of the target period near `envelope_period`, if there is one.
+    """
+    if not sampling.proposes(config):
+        return config.target_period
+    most = min(config.target_period, config.envelope_period)
+    divisors = [n for n in range(1, most + 1) if config.target_period % n == 0]
+    return divisors[-1] if 5 * divisors[-1] >= config.envelope_period else config.target_period
+
+
+def _first_value(config: KMIFQEConfig, params: mlp.QParams, problem: Problem) -> Float[Array, ""]:
+    """Return the mean of Q(s₀, π̃(s₀)), in the unit Q is learned in."""
+    x = inputs(config, problem, problem.first_states, problem.first_actions)
+    q = jax.vmap(mlp.q_value, in_axes=(None, 0))(params, x)
+    return mean_over_rows(q, problem.episode_weights)
+
+
+def value(config: KMIFQEConfig, state: KMIFQEState, problem: Problem) -> Float[Array, ""]:
+    """Return V̂, the last line of Algorithm 1, from the settings `config`, a `state` and the log, `problem`."""
+    return _first_value(config, state.params, problem) * state.reward_scale
+
+
+# --- Departures from the paper, each off by default. Cut actions are in `rows.inputs`, FQE's rows in `sampling`.
+
+NEIGHBOUR = 4.0  # bandwidths: only the clip from below draws rows beyond, where the expansion does not hold
+AVERAGED = 0.05  # of the steps before a bias is held: a mean over so many copies has lost the steps' noise
+
+
+def _started_at_mean_reward(params: mlp.QParams, problem: Problem, unit: Array) -> mlp.QParams:
+    """Return the network moved up to the log's mean reward (docs/estimators/kmifqe.md, "start_at_mean")."""
+    return params._replace(b3=params.b3 + in_unit(jnp.mean(problem.rewards), unit))
+
+
+def _held_from(config: KMIFQEConfig) -> int:
+    """Return the step of the first new metric from `bias_step` on: there the held bias is first computed."""
+    return -(-config.bias_step // config.metric_steps) * config.metric_steps
+
+
+def _first_bias(config: KMIFQEConfig, params: mlp.QParams, problem: Problem) -> Float[Array, " n"] | None:
+    """Return the kernel's bias of every row before the first step (docs/intervals.md, "The kernel's bias")."""
+    if config.bias == "ignored":
+        return None
+    if config.bias == "held":
+        return jnp.zeros(problem.counts.in_sample)
+    return table.for_every_row(config, params, problem, table.taylor_bias)
+
+
+def _with_network(config: KMIFQEConfig, mean: mlp.QParams | None, params: mlp.QParams) -> mlp.QParams:
+    """Return the running mean of the copied networks with one more, whose bias is held later."""
+    weight = min(config.target_period / (AVERAGED * max(_held_from(config), 1)), 1.0)
+    return jax.tree.map(lambda mean, new: mean + weight * (new - mean), mean, params)
+
+
+def _bias_of_rows(config: KMIFQEConfig, rows: Array, state: KMIFQEState) -> Float[Array, " rows"]:
+    """Return the bias of rows' bootstrap values; an expansion is used only at neighbours of π̃(s')."""
+    bias, squared = state.table.bias, state.table.squared
+    assert bias is not None
+    if config.bias == "held" or len(squared) == 0:
+        return bias[rows]
+    distance = jnp.sum(squared[jnp.minimum(rows, len(squared) - 1)], axis=1)
+    return jnp.where(distance <= (NEIGHBOUR * state.h) ** 2, bias[rows], 0.0)
+
+
+def _bias_of_value(
+    bias: Array, weights: Array, batch: Minibatch, state: KMIFQEState, problem: Problem
+) -> Float[Array, ""]:
+    """Return what the bias of a step's rows adds up to in V̂: γ/(1 − γ) times the mean over the kernel's rows."""
+    gain = problem.gamma / (1.0 - problem.gamma)
+    of_kernel = weights if batch.is_fqe is None else jnp.where(batch.is_fqe, 0.0, weights)
+    mean = jnp.sum(of_kernel * bias) / jnp.maximum(jnp.sum(of_kernel), 1.0)
+    return gain * mean * state.reward_scale
+
+
+class _MeanValue(NamedTuple):
+    """The mean of V̂ over copies of the target network, in the unit Q is learned in, and their number."""
 
     mean: Float[Array, ""]
     copies: Float[Array, ""]
 
 
-class KMIFQEState(NamedTuple):
-    """Network and optimiser, and what the frozen target network says about every row.
+def _with_copy(
+    config: KMIFQEConfig, t: Array, so_far: _MeanValue, params: mlp.QParams, problem: Problem
+) -> _MeanValue:
+    """Return the mean with the copy that follows step t, if one does (docs/estimators/kmifqe.md, "average_step")."""
 
-    Between two copies the target network does not change, so its values and Hessians are computed once per copy
-    and a step touches only h. The target network itself need not be kept, unless FQE's rows ask it.
-    """
-
-    params: mlp.QParams
-    opt_state: optax.OptState
-    ahead: Ahead
-    envelope: Envelope
-    h: Float[Array, ""]
-    log_h: Float[Array, ""]  # running mean of log h, what the envelope is built around
-    log_v: Float[Array, ""]  # running log of v, used where μ(π̃(s')|s') is unknown
-    reward_scale: Float[Array, ""]  # the unit Q is learned in
-    row_means: RowMeans | None  # of the rows' episode weights; None without a bootstrap
-    bent: mlp.QParams | None  # the mean network whose bias is taken off, where one is kept for it
-    copied: mlp.QParams | None  # the target network, where FQE's rows ask it
-    told: Told | None  # V̂ so far, where it is a mean over copies
-
-
-PAPER = KMIFQEConfig()
-
-
-@cache  # one set of functions per config, so that jit compiles it once
-def kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
-    """Return KMIFQE, Algorithm 1: per step h*, weights, resampling, TD update; per copy Hessians and metrics."""
-    optimizer = optax.flatten(  # one vector: one kernel instead of one for every layer's weights
-        optax.adam(
-            optax.cosine_decay_schedule(config.learning_rate, config.decay_steps, alpha=0.01)
-            if config.decay_steps
-            else config.learning_rate
-        )
-    )
-    metric_floor = config.metric_floor if config.metric == "learned" else None
-    reading = Reading(config.precision, config.cut_actions)
-    asks_fqe = config.half_fqe_at > 0
-    looks_at_bias, holds_bias = config.bias != "ignored", config.bias == "held"
-
-    def init(key: Array, problem: Problem) -> KMIFQEState:
-        check_problem(config, problem)
-        unit, means = reward_scale(problem), row_means(problem)
-        network_key, bandwidth_key = jax.random.split(key)
-        params = mlp.init_q(network_key, problem.state_dim + problem.action_dim, config.hidden)
-        if config.start_at_mean:
-            params = params._replace(b3=params.b3 + in_unit(jnp.mean(problem.rewards), unit))
-        h = jnp.float32(config.bandwidth or config.bandwidth_bounds[1] / 4)
-        log_v = jnp.float32(jnp.nan)
-        ahead = look_ahead(params, problem, factors(config, problem), None, reading)
-        if holds_bias:
-            ahead = ahead._replace(bend=jnp.zeros(problem.counts.in_sample))
-        elif looks_at_bias:
-            ahead = ahead._replace(bend=bends(params, problem, reading))
-        if config.bandwidth is None:
-            words = jax.random.bits(bandwidth_key, (config.batch,))
-            h, log_v = new_bandwidth(config, words, params, ahead, Bandwidth(h, log_v), unit, means, problem)
-        envelope = envelope_around(config, jnp.log(h), ahead, problem)
-        bent, copied = params if holds_bias else None, params if asks_fqe else None
-        told = Told(jnp.float32(0), jnp.float32(0)) if config.average_step else None
-        return KMIFQEState(
-            params,
-            optimizer.init(params),
-            ahead,
-            envelope,
-            h,
-            jnp.log(h),
-            log_v,
-            unit,
-            means,
-            bent,
-            copied,
-            told,
+    def averaged() -> _MeanValue:
+        copies = so_far.copies + 1.0
+        return _MeanValue(
+            so_far.mean + (_first_value(config, params, problem) - so_far.mean) / copies, copies
         )
 
-    metric_steps = config.target_period * config.metric_period
-    held_from = -(-config.bias_step // metric_steps) * metric_steps
-    weight_of_copy = min(config.target_period / (AVERAGED * max(held_from, 1)), 1.0)
-
-    def refresh_kind(step: int) -> str:
-        if step % config.target_period:
-            return "envelope"
-        # A network that has learned nothing yet has no metric to keep.
-        kind = "values" if step % metric_steps and step != config.target_period else "all"
-        if not holds_bias:
-            return kind
-        if step < held_from:
-            return f"{kind}, averaging"
-        return "all, bias" if kind == "all" else kind  # at every new metric: a restart has no rows of it
-
-    def refresh(kind: str, state: KMIFQEState, problem: Problem) -> KMIFQEState:
-        """Copy the target network, with new metrics ("all") or without ("values"), or follow h ("envelope")."""
-        if kind == "envelope":
-            envelope = followed(config, state.log_h, state.envelope, state.ahead, problem)
-            return state._replace(envelope=envelope)
-        bent, bend = state.bent, state.ahead.bend
-        if kind.startswith("values"):
-            ahead = new_values(state.params, problem, state.ahead, reading)
-        else:
-            ahead = look_ahead(state.params, problem, factors(config, problem), metric_floor, reading)
-        if kind.endswith("averaging"):
-            bent = jax.tree.map(lambda mean, new: mean + weight_of_copy * (new - mean), bent, state.params)
-        if looks_at_bias and not holds_bias:
-            bend = bends(state.params, problem, reading)
-        elif kind == "all, bias":
-            assert bent is not None  # holds_bias
-            bend = changes(bent, problem, reading)
-        ahead = ahead._replace(bend=bend)
-        envelope = envelope_around(config, state.log_h, ahead, problem)
-        copied = state.params if asks_fqe else None
-        return state._replace(ahead=ahead, envelope=envelope, bent=bent, copied=copied)
-
-    def step(key: Array, t: Array, state: KMIFQEState, problem: Problem) -> tuple[KMIFQEState, Info]:
-        drawn_by = config.batch + words_of_draws(config, state.envelope)
-        words = jax.random.bits(key, (drawn_by + words_of_fqe(config),))
-        h, log_h, log_v = state.h, state.log_h, state.log_v
-        if config.bandwidth is None:
-
-            def renewed() -> tuple[Array, Array, Array]:
-                h, log_v = new_bandwidth(
-                    config,
-                    words[: config.batch],
-                    state.params,
-                    state.ahead,
-                    Bandwidth(state.h, state.log_v),
-                    state.reward_scale,
-                    state.row_means,
-                    problem,
-                )
-                return h, (1.0 - RUNNING) * log_h + RUNNING * jnp.log(h), log_v
-
-            if config.bandwidth_period == 1:
-                h, log_h, log_v = renewed()
-            else:
-                old = (h, log_h, log_v)
-                h, log_h, log_v = jax.lax.cond(t % config.bandwidth_period == 0, renewed, lambda: old)
-            if follows(config):
-                h = jnp.clip(h, *state.envelope.interval)
-        drawn = draws(
-            config, words[config.batch : drawn_by], h, state.ahead, state.envelope, state.row_means, problem
-        )
-        taken = minibatch(config, words[drawn_by:], drawn, problem)
-        rows = taken.rows
-        x = inputs(config, problem, problem.states[rows], problem.actions[rows])
-        rewards = in_unit(problem.rewards[rows], state.reward_scale)
-        next_values = state.ahead.next_value[rows]
-        if config.bias in ("subtracted", "held"):
-            next_values = next_values - config.bias_share * bend_of(rows, h, state)
-        if taken.of_fqe is not None:
-            assert state.copied is not None  # kept for this
-            told = fqe_values(config, state.copied, problem, rows)
-            next_values = jnp.where(taken.of_fqe, told, next_values)
-        goal = (1.0 - problem.gamma) * rewards + problem.gamma * next_values
-        # The gradient of the mean squared TD error: coefficients q − goal, and the constants outside.
-        counts = counted(taken, state.row_means, problem)
-        p = minibatch_pass(state.params, x, -counts * goal, counts, config.precision)
-        in_all = jnp.maximum(jnp.sum(taken.filled), 1.0)
-        scale = 2.0 * drawn.mean_weight / in_all
-        updates, opt_state = optimizer.update(
-            jax.tree.map(lambda g: scale * g, p.gradient), state.opt_state, state.params
-        )
-        params = optax.apply_updates(state.params, updates)
-        info = {
-            "loss": jnp.sum(counts * (goal - p.q) ** 2) / in_all,
-            "h": h,
-            "mean_weight": drawn.mean_weight,
-            "ess": taken.ess,
-            "filled": jnp.mean(taken.filled),
-        }
-        if looks_at_bias:
-            gain = problem.gamma / (1.0 - problem.gamma)
-            of_kernel = counts if taken.of_fqe is None else jnp.where(taken.of_fqe, 0.0, counts)
-            mean = jnp.sum(of_kernel * bend_of(rows, h, state)) / jnp.maximum(jnp.sum(of_kernel), 1.0)
-            info["bias"] = gain * mean * state.reward_scale
-        state = state._replace(params=params, opt_state=opt_state, h=h, log_h=log_h, log_v=log_v)
-        if state.told is not None:
-            so_far, is_copied = state.told, (t + 1) % config.target_period == 0
-            averaged = partial(counted_in, params, so_far, problem)
-            due = is_copied & (t >= config.average_step)
-            state = state._replace(told=jax.lax.cond(due, averaged, lambda: so_far))
-        return state, info
-
-    def counted_in(params: mlp.QParams, told: Told, problem: Problem) -> Told:
-        copies = told.copies + 1.0
-        return Told(told.mean + (first_value(params, problem) - told.mean) / copies, copies)
-
-    def bend_of(rows: Array, h: Array, state: KMIFQEState) -> Float[Array, " rows"]:
-        """Return what a' changes of Q̄; an expansion says 0 where a' is no neighbour of π̃(s') in the kernel."""
-        bend, squared = state.ahead.bend, state.ahead.squared
-        assert bend is not None  # looks_at_bias
-        if holds_bias or len(squared) == 0:
-            return bend[rows]
-        distance = jnp.sum(squared[jnp.minimum(rows, len(squared) - 1)], axis=1)
-        return jnp.where(distance <= (NEIGHBOUR * h) ** 2, bend[rows], 0.0)
-
-    def first_value(params: mlp.QParams, problem: Problem) -> Float[Array, ""]:
-        x = inputs(config, problem, problem.first_states, problem.first_actions)
-        told = jax.vmap(mlp.q_value, in_axes=(None, 0))(params, x)
-        return mean_over_rows(told, problem.episode_weights)
-
-    def value(state: KMIFQEState, problem: Problem) -> Float[Array, ""]:
-        return first_value(state.params, problem) * state.reward_scale
-
-    def settled(state: KMIFQEState, problem: Problem) -> Float[Array, ""]:
-        assert state.told is not None  # average_step
-        mean = state.told.mean * state.reward_scale
-        return jnp.where(state.told.copies > 0, mean, value(state, problem))  # a fit may stop before
-
-    check_every = _check_every(config.target_period, config.envelope_period) if follows(config) else 0
-    name = "kmifqe" if config.metric == "learned" else "kmifqe-identity"
-    return Estimator(
-        name,
-        config,
-        init,
-        step,
-        value,
-        default_steps=1_000_000,
-        refresh=refresh,
-        refresh_every=check_every or config.target_period,
-        refresh_kind=refresh_kind,
-        refreshed=("ahead", "envelope", "copied"),
-        restart_every=metric_steps,
-        settled=settled if config.average_step else None,
-    )
+    due = ((t + 1) % config.target_period == 0) & (t >= config.average_step)
+    return jax.lax.cond(due, averaged, lambda: so_far)
 
 
-def _check_every(target_period: int, envelope_period: int) -> int:
-    """Return the steps between looks at h's drift: a divisor of the target's period, if there is a handy one."""
-    divisors = [n for n in range(1, min(target_period, envelope_period) + 1) if target_period % n == 0]
-    return divisors[-1] if 5 * divisors[-1] >= envelope_period else target_period
+def averaged_value(config: KMIFQEConfig, state: KMIFQEState, problem: Problem) -> Float[Array, ""]:
+    """Return V̂ as the mean over copies; `value` of `config`, `state` and `problem` where there was none yet."""
+    assert state.averaged is not None
+    mean = state.averaged.mean * state.reward_scale
+    return jnp.where(state.averaged.copies > 0, mean, value(config, state, problem))

@@ -13,12 +13,12 @@ from typing import Any
 import h5py
 import numpy as np
 
-from kmifqe.errors import InputError, check_declared_bytes, sentence_for, shown
+from kmifqe.errors import InputError, sentence_for, shown
+from kmifqe.io.archives import HDF5_ERRORS, check_declared_bytes, check_hdf5_array, hdf5_member
 from kmifqe.io.files import whole_folder
-from kmifqe.io.logs.d4rl import HDF5_ERRORS, check_dataset, refuse_links
 from kmifqe.io.logs.tables import check_table_bytes, import_pyarrow
-from kmifqe.mdp.columns import Layout, empty_columns, fill_flags, fill_numbers
-from kmifqe.mdp.transitions import Columns, Transitions
+from kmifqe.mdp.columns import Columns, Layout, empty_columns, fill_flags, fill_numbers
+from kmifqe.mdp.transitions import Transitions
 
 _ERRORS = (*HDF5_ERRORS, AssertionError, AttributeError, IndexError, NotImplementedError, ImportError)
 _DENSITIES = "action_log_probs"
@@ -54,7 +54,12 @@ def import_minari_storage(name: str) -> Any:
 
 
 def read_minari(folder: Path, *, name: str, check_finite: bool = True) -> Columns:
-    """Return a Minari dataset as columns: T + 1 observations give T states and T next states per episode."""
+    """Return a Minari dataset as columns: T + 1 observations give T states and T next states per episode.
+
+    folder: the directory that holds metadata.json.
+    name: the dataset as the user knows it, for messages.
+    check_finite: refuse NaN and infinity, by default True.
+    """
     storage_class = import_minari_storage(name)
     _refuse_other_places(folder, name)
     metadata = _read_metadata(folder, name)
@@ -85,16 +90,10 @@ def _read_metadata(folder: Path, name: str) -> dict[str, Any]:
     if not isinstance(metadata, dict):
         raise InputError(f"{name}: metadata.json holds {type(metadata).__name__}; expected an object")
     # Without the spaces minari would import and build the environment named in the file: data runs no code.
-    for key, kind in {
-        "observation_space": str,
-        "action_space": str,
-        "total_steps": int,
-        "total_episodes": int,
-    }.items():
+    kinds = {"observation_space": str, "action_space": str, "total_steps": int, "total_episodes": int}
+    for key, kind in kinds.items():
         if not isinstance(metadata.get(key), kind):
-            raise InputError(
-                f"{name}: metadata.json has no {key}; expected a dataset written by Minari 0.5 or later"
-            )
+            raise InputError(f"{name}: metadata.json has no {key}; expected one of Minari 0.5 or later")
     return metadata
 
 
@@ -108,9 +107,8 @@ def _width(serialized: str, field: str, name: str) -> int:
             f"{name}: {field} come from a {shown(kind, 40)} space; expected a Box of numbers (flatten it first)"
         )
     shape = space.get("shape")
-    if not (isinstance(shape, list) and len(shape) == 1 and type(shape[0]) is int) or not (
-        0 < shape[0] <= _MOST_COLUMNS
-    ):
+    is_vector = isinstance(shape, list) and len(shape) == 1 and type(shape[0]) is int
+    if not is_vector or not 0 < shape[0] <= _MOST_COLUMNS:
         raise InputError(f"{name}: {field} have shape {shown(shape, 40)} per step; expected a vector")
     if not _PLAIN_TYPE.fullmatch(str(space.get("dtype"))):
         raise InputError(f"{name}: {field} have type {shown(space.get('dtype'), 40)}; expected numbers")
@@ -149,8 +147,7 @@ def _datasets(group: h5py.Group, name: str) -> Iterator[h5py.Dataset]:
             members += 1
             if members > _MOST_MEMBERS:  # groups that hold each other have no end
                 raise InputError(f"{name}: {shown(group.name)} holds more than {_MOST_MEMBERS:,} members")
-            refuse_links(holder, key, name)
-            member = holder[key]
+            member = hdf5_member(holder, key, name)
             if isinstance(member, h5py.Group):
                 waiting.append(member)
             elif isinstance(member, h5py.Dataset):
@@ -187,10 +184,10 @@ def _check_stored_arrays(main_file: Path, episodes: range) -> None:
     name, file_bytes = str(main_file), main_file.stat().st_size
     with h5py.File(main_file, "r") as file:
         for number in episodes:
-            refuse_links(file, f"episode_{number}", name)
+            episode = hdf5_member(file, f"episode_{number}", name)
             declared = 0  # minari holds all arrays of an episode in memory at once, needed or not
-            for dataset in _datasets(file[f"episode_{number}"], name):
-                check_dataset(dataset, file_bytes, name)
+            for dataset in _datasets(episode, name):
+                check_hdf5_array(dataset, name)
                 declared += dataset.nbytes
                 check_declared_bytes(declared, file_bytes, name, f"episode_{number}")
 
@@ -204,9 +201,7 @@ def _fill(storage: Any, layout: Layout, episodes: int, name: str, check_finite: 
         length = _check_lengths(episode, layout, where)
         rows = slice(start, start + length)
         if rows.stop > layout.rows:
-            raise InputError(
-                f"{name}: metadata.json declares {layout.rows:,} steps, but the episodes hold more"
-            )
+            raise InputError(f"{name}: metadata.json declares {layout.rows:,} steps, the episodes hold more")
         observations, whole = episode["observations"], slice(0, length)
         numbers = [
             (columns.states, observations[:-1], "observations", check_finite),
@@ -215,24 +210,19 @@ def _fill(storage: Any, layout: Layout, episodes: int, name: str, check_finite: 
             (columns.rewards, episode["rewards"], "rewards", check_finite),
         ]
         if columns.log_mu is not None:
-            numbers.append(
-                (columns.log_mu, episode["infos"][_DENSITIES], f"infos/{_DENSITIES}", check_finite)
-            )
+            logged = episode["infos"][_DENSITIES]
+            numbers.append((columns.log_mu, logged, f"infos/{_DENSITIES}", check_finite))
         for target, values, field, check in numbers:
             fill_numbers(target[rows], [(whole, np.asarray(values))], field, where, check_finite=check)
         fill_flags(columns.terminated[rows], [(whole, episode["terminations"])], "terminations", where)
         fill_flags(columns.cut[rows], [(whole, episode["truncations"])], "truncations", where)
         for field, flags in (("terminations", columns.terminated[rows]), ("truncations", columns.cut[rows])):
             if flags[:-1].any():
-                raise InputError(
-                    f"{where}: {field} is set before the last step; expected one end per episode"
-                )
+                raise InputError(f"{where}: {field} is set before the last step; an episode ends once")
         columns.cut[rows.stop - 1] = True
         start = rows.stop
     if start != layout.rows:
-        raise InputError(
-            f"{name}: metadata.json declares {layout.rows:,} steps, but the episodes hold {start:,}"
-        )
+        raise InputError(f"{name}: metadata.json declares {layout.rows:,} steps, the episodes hold {start:,}")
     return columns
 
 

@@ -24,7 +24,12 @@ WRITABLE = ".hdf5, .h5 (D4RL layout), .npz, .parquet, .arrow, or a Minari name e
 
 
 def save_dataset(transitions: Transitions, path: str | Path, *, overwrite: bool = False) -> None:
-    """Write transitions in the format of the path's suffix; a name like `hopper-v0` makes a Minari one."""
+    """Write a log to a file or a Minari directory, whole or not at all.
+
+    transitions: the log.
+    path: where to; its suffix names the format, and a name such as `hopper-v0` makes a Minari dataset.
+    overwrite: replace what lies at `path`; False by default.
+    """
     path = Path(path).expanduser()
     refuse_target(path, overwrite=overwrite)
     if _is_minari_name(path):
@@ -71,7 +76,7 @@ def flat_fields(transitions: Transitions) -> dict[str, np.ndarray]:
     return fields
 
 
-def rows_of(transitions: Transitions, field: str, array: np.ndarray, rows: slice) -> np.ndarray:
+def _rows_of(transitions: Transitions, field: str, array: np.ndarray, rows: slice) -> np.ndarray:
     """Return rows of a field as written: NaN stands for a next state that was not logged."""
     if field != "next_observations":
         return array[rows]
@@ -82,43 +87,28 @@ def _write_d4rl(transitions: Transitions, path: Path) -> None:
     with h5py.File(path, "w") as file:
         for field, array in flat_fields(transitions).items():
             stored = "infos/action_log_probs" if field == "action_log_probs" else field
-            dataset = file.create_dataset(
-                stored, array.shape, array.dtype, chunks=True, compression="gzip", shuffle=True
-            )
-            for rows in row_slices(
-                len(array), array.itemsize * int(np.prod(array.shape[1:])), dataset.chunks[0]
-            ):
-                dataset[rows] = rows_of(transitions, field, array, rows)
+            packing = {"chunks": True, "compression": "gzip", "shuffle": True}
+            dataset = file.create_dataset(stored, array.shape, array.dtype, **packing)
+            for rows in row_slices(len(array), _row_bytes(array), dataset.chunks[0]):
+                dataset[rows] = _rows_of(transitions, field, array, rows)
 
 
 def _write_npz(transitions: Transitions, path: Path) -> None:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
         for field, array in flat_fields(transitions).items():
             with archive.open(f"{field}.npy", "w", force_zip64=True) as stream:
-                header = {
-                    "descr": npy.dtype_to_descr(array.dtype),
-                    "fortran_order": False,
-                    "shape": array.shape,
-                }
-                npy.write_array_header_1_0(stream, header)
-                for rows in row_slices(len(array), array.itemsize * int(np.prod(array.shape[1:]))):
-                    stream.write(np.ascontiguousarray(rows_of(transitions, field, array, rows)).data)
+                described = {"descr": npy.dtype_to_descr(array.dtype), "fortran_order": False}
+                npy.write_array_header_1_0(stream, described | {"shape": array.shape})
+                for rows in row_slices(len(array), _row_bytes(array)):
+                    stream.write(np.ascontiguousarray(_rows_of(transitions, field, array, rows)).data)
 
 
-def _write_parquet(transitions: Transitions, path: Path) -> None:
+def _write_table(transitions: Transitions, path: Path) -> None:
     pa = import_pyarrow(str(path))
     batches = _batches(pa, transitions)
     first = next(batches)
-    with pa.parquet.ParquetWriter(path, first.schema) as writer:
-        for batch in chain([first], batches):
-            writer.write_batch(batch)
-
-
-def _write_arrow(transitions: Transitions, path: Path) -> None:
-    pa = import_pyarrow(str(path))
-    batches = _batches(pa, transitions)
-    first = next(batches)
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, first.schema) as writer:
+    open_writer = pa.parquet.ParquetWriter if path.suffix.lower() == ".parquet" else pa.ipc.new_file
+    with pa.OSFile(str(path), "wb") as sink, open_writer(sink, first.schema) as writer:
         for batch in chain([first], batches):
             writer.write_batch(batch)
 
@@ -126,23 +116,24 @@ def _write_arrow(transitions: Transitions, path: Path) -> None:
 def _batches(pa: Any, transitions: Transitions) -> Iterator[Any]:
     """Yield the log as record batches: matrices become columns of fixed-size lists."""
     fields = flat_fields(transitions)
-    for rows in row_slices(
-        len(transitions), sum(array.nbytes for array in fields.values()) // len(transitions)
-    ):
+    for rows in row_slices(len(transitions), sum(map(_row_bytes, fields.values()))):
         columns = {}
         for field, array in fields.items():
-            values = rows_of(transitions, field, array, rows)
+            values = _rows_of(transitions, field, array, rows)
             flat = pa.array(values.reshape(-1))
-            columns[field] = (
-                flat if values.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
-            )
+            is_matrix = values.ndim == 2
+            columns[field] = pa.FixedSizeListArray.from_arrays(flat, values.shape[1]) if is_matrix else flat
         yield pa.RecordBatch.from_pydict(columns)
+
+
+def _row_bytes(array: np.ndarray) -> int:
+    return array.itemsize * int(np.prod(array.shape[1:]))
 
 
 _WRITERS: dict[str, Callable[[Transitions, Path], None]] = {
     ".hdf5": _write_d4rl,
     ".h5": _write_d4rl,
     ".npz": _write_npz,
-    ".parquet": _write_parquet,
-    ".arrow": _write_arrow,
+    ".parquet": _write_table,
+    ".arrow": _write_table,
 }

@@ -115,8 +115,8 @@ def _with_warnings(summary: DatasetSummary, lengths: np.ndarray, transitions: Tr
     ):
         warnings.append(
             f"all {int(at_limit.sum()):,} episodes of the longest length, {longest:,} steps, are marked "
-            f"terminated: if {longest:,} is a time limit, mark them as timeouts, or their value beyond it is "
-            "taken for 0"
+            f"terminated: if {longest:,} is a time limit, mark them as timeouts, or their value beyond it "
+            "counts as 0"
         )
     if any(summary.nan.values()) or any(summary.infinite.values()):
         warnings.append("the log holds NaN or infinity: estimators refuse it")

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from kmifqe.errors import InputError, check_declared_bytes
+from kmifqe.errors import InputError
+from kmifqe.io.archives import check_declared_bytes
 
 _ARROW_MAGIC, _CONTINUES = b"ARROW1", 0xFFFFFFFF
 _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3  # kinds of message

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from kmifqe.errors import InputError, check_declared_bytes, sentence_for
+from kmifqe.errors import InputError, sentence_for
+from kmifqe.io.logs.d4rl import ALIASES, require_fields, resolve_names
 from kmifqe.io.logs.table_guards import check_buffers, check_pages
-from kmifqe.mdp.columns import ALIASES, Header, Piece, require_fields, resolve_names, row_slices
+from kmifqe.mdp.columns import Header, Piece, row_slices
 
 _BATCH_ROWS = 65_536
 _NUMBERED = re.compile(r"(.+?)_(\d+)")
@@ -25,9 +26,7 @@ def import_pyarrow(name: str) -> Any:
         import pyarrow.ipc
         import pyarrow.parquet
     except ImportError as error:
-        raise InputError(
-            f"{name}: tables need pyarrow; install it with: pip install 'kmifqe[parquet]'"
-        ) from error
+        raise InputError(f"{name}: tables need pyarrow; pip install 'kmifqe[parquet]'") from error
     return pyarrow
 
 
@@ -60,21 +59,17 @@ class TableFile:
             check_table_bytes(path, self.name)
             self._rows = self._count_rows()
             self.headers = {field: self._header(field, self._rows) for field in self._columns}
-        declared = sum(header.declared_bytes for header in self.headers.values())
-        check_declared_bytes(declared, path.stat().st_size, self.name, "the header")
 
     def pieces(self, field: str) -> Iterator[Piece]:
         """Yield a field's rows, a slice of a record batch at a time."""
-        columns = self._columns[field]
+        columns, where = self._columns[field], f"{self.name}: {field}"
         width = self._width(field)
         with sentence_for(self.path, f"{self._expected} at {field}", self._errors):
             for number, column in enumerate(columns):
                 start = 0
                 for array in self._arrays(column):
                     if start + len(array) > self._rows:
-                        raise InputError(
-                            f"{self.name}: {field} has more than the {self._rows:,} rows declared"
-                        )
+                        raise InputError(f"{where} has more than the {self._rows:,} rows declared")
                     for part in row_slices(len(array), 8 * max(1, width)):
                         chunk = array.slice(part.start, part.stop - part.start)
                         rows = slice(start + part.start, start + part.stop)
@@ -82,9 +77,7 @@ class TableFile:
                         yield (rows if len(columns) == 1 else (rows, number)), values
                     start += len(array)
                 if start != self._rows:
-                    raise InputError(
-                        f"{self.name}: {field} has {start:,} rows; the file declares {self._rows:,}"
-                    )
+                    raise InputError(f"{where} has {start:,} rows; the file declares {self._rows:,}")
 
     def _read_schema(self) -> Any:
         if self._parquet:
@@ -112,9 +105,7 @@ class TableFile:
             by_number = numbered[stored]
             if sorted(by_number) != list(range(len(by_number))):
                 gap = next(i for i in range(len(by_number)) if i not in by_number)
-                raise InputError(
-                    f"{self.name}: {field} has {len(by_number)} numbered columns, but no {stored}_{gap}"
-                )
+                raise InputError(f"{self.name}: {field} has numbered columns, but no {stored}_{gap}")
             columns[field] = [by_number[i] for i in range(len(by_number))]
         return columns
 
@@ -146,11 +137,11 @@ class TableFile:
         return 0
 
     def _values(self, array: Any, field: str, width: int, first_row: int) -> np.ndarray:
-        absent = np.zeros(len(array), bool)
+        absent, where = np.zeros(len(array), bool), f"{self.name}: {field}"
         if array.null_count:
             if field != "next_observations":
                 row = first_row + int(np.argmax(array.is_null().to_numpy(zero_copy_only=False)))
-                raise InputError(f"{self.name}: {field} holds {array.null_count:,} nulls, first at row {row}")
+                raise InputError(f"{where} holds {array.null_count:,} nulls, first at row {row}")
             absent = array.is_null().to_numpy(zero_copy_only=False)
         if not _is_list(self._pa, array.type):
             return array.to_numpy(zero_copy_only=False)
@@ -159,9 +150,7 @@ class TableFile:
         if (lengths != width).any():
             row = first_row + int(np.flatnonzero(~absent)[np.argmax(lengths != width)])
             found = int(lengths[lengths != width][0])
-            raise InputError(
-                f"{self.name}: {field} has {found} values at row {row}; expected {width} on every row"
-            )
+            raise InputError(f"{where} has {found} values at row {row}; expected {width} on every row")
         values = kept.flatten().to_numpy(zero_copy_only=False).reshape(-1, width)
         if not absent.any():
             return values

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
-from kmifqe.errors import InputError
-from kmifqe.io.archives import read_npz, shown
+from kmifqe.errors import InputError, listed, sentence_for, shown
+from kmifqe.io.archives import (
+    HDF5_ERRORS,
+    MEMBER_LIMIT,
+    check_declared_bytes,
+    check_hdf5_array,
+    hdf5_member,
+    read_npz,
+)
+from kmifqe.io.files import write_file
+from kmifqe.io.policies.normalization import Normalization
+from kmifqe.mdp.ask import Bounds
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
@@ -58,13 +68,9 @@ class Actor:
 
     def __post_init__(self) -> None:
         if self.hidden not in HIDDEN:
-            raise InputError(
-                f"{self.name}: hidden is {shown(self.hidden)!r}; expected one of {', '.join(HIDDEN)}"
-            )
+            raise InputError(f"{self.name}: hidden is {shown(self.hidden)!r}; expected {', '.join(HIDDEN)}")
         if self.output not in OUTPUTS:
-            raise InputError(
-                f"{self.name}: output is {shown(self.output)!r}; expected one of {', '.join(OUTPUTS)}"
-            )
+            raise InputError(f"{self.name}: output is {shown(self.output)!r}; expected {', '.join(OUTPUTS)}")
         self._check_layers()
         self._check_bounds()
         self._check_normalization()
@@ -72,16 +78,12 @@ class Actor:
     def _check_layers(self) -> None:
         if not self.weights or len(self.weights) != len(self.biases):
             raise InputError(
-                f"{self.name}: {len(self.weights)} weights and {len(self.biases)} biases; expected pairs"
+                f"{self.name}: {len(self.weights)} weights for {len(self.biases)} biases; expected one a layer"
             )
         width = None
         for i, (w, b) in enumerate(zip(self.weights, self.biases)):
-            if (
-                w.ndim != 2
-                or 0 in w.shape
-                or b.shape != w.shape[1:]
-                or (width is not None and w.shape[0] != width)
-            ):
+            fits = width is None or w.shape[:1] == (width,)
+            if w.ndim != 2 or 0 in w.shape or b.shape != w.shape[1:] or not fits:
                 raise InputError(
                     f"{self.name}: w{i} has shape {w.shape} and b{i} {b.shape}; "
                     "expected w (inputs, outputs), b (outputs,)"
@@ -92,39 +94,32 @@ class Actor:
             width = w.shape[1]
 
     def _check_bounds(self) -> None:
+        d = self.action_dim
         for field, bound in (("low", self.low), ("high", self.high)):
-            if bound.shape != (self.action_dim,):
-                raise InputError(
-                    f"{self.name}: {field} has shape {bound.shape}; expected ({self.action_dim},)"
-                )
+            if bound.shape != (d,):
+                raise InputError(f"{self.name}: {field} has shape {bound.shape}; expected ({d},)")
         if not (self.low < self.high).all():
             raise InputError(f"{self.name}: low is not below high in every action dimension")
         if self.output == "tanh" and not (np.isfinite(self.low).all() and np.isfinite(self.high).all()):
-            raise InputError(
-                f"{self.name}: low or high is infinite; output tanh needs finite bounds to scale to"
-            )
+            raise InputError(f"{self.name}: low or high is infinite; output tanh scales to finite bounds")
         if self.mean_clip is not None and not self.mean_clip > 0.0:
             raise InputError(f"{self.name}: mean_clip is {self.mean_clip}; expected a positive number")
 
     def _check_normalization(self) -> None:
         if (self.obs_mean is None) != (self.obs_var is None):
-            raise InputError(
-                f"{self.name}: only one of obs_mean and obs_var is given; expected both or neither"
-            )
-        for field in ("obs_mean", "obs_var"):
-            value = getattr(self, field)
-            if value is None:
-                continue
-            if value.shape != (self.state_dim,):
-                raise InputError(
-                    f"{self.name}: {field} has shape {value.shape}; expected ({self.state_dim},)"
-                )
-            if not np.isfinite(value).all():
-                raise InputError(f"{self.name}: {field} holds NaN or infinity")
-        if self.obs_var is not None and not (self.obs_var + self.obs_eps > 0.0).all():
-            raise InputError(f"{self.name}: obs_var + obs_eps is not positive in every state dimension")
-        if not self.obs_clip > 0.0:
-            raise InputError(f"{self.name}: obs_clip is {self.obs_clip}; expected a positive number")
+            raise InputError(f"{self.name}: one of obs_mean and obs_var is missing; expected both or neither")
+        statistics = self.normalization
+        if statistics is not None and len(statistics.mean) != self.state_dim:
+            shape = statistics.mean.shape
+            raise InputError(f"{self.name}: obs_mean has shape {shape}; expected ({self.state_dim},)")
+
+    @property
+    def normalization(self) -> Normalization | None:
+        """How states are standardised before the first layer, if they are."""
+        if self.obs_mean is None or self.obs_var is None:
+            return None
+        mean, var = np.asarray(self.obs_mean, np.float64), np.asarray(self.obs_var, np.float64)
+        return Normalization(mean, var, self.obs_eps, self.obs_clip, self.name)
 
     @property
     def state_dim(self) -> int:
@@ -141,7 +136,8 @@ class Actor:
         states = np.asarray(states)
         if states.ndim != 2 or states.shape[1] != self.state_dim:
             raise InputError(f"{self.name}: states have shape {states.shape}; expected (n, {self.state_dim})")
-        x = self._normalized(states).astype(np.float32)
+        statistics = self.normalization
+        x = (states if statistics is None else statistics(states)).astype(np.float32)
         for w, b in zip(self.weights[:-1], self.biases[:-1]):
             x = HIDDEN[self.hidden](x @ w + b)
         x = x @ self.weights[-1] + self.biases[-1]
@@ -155,14 +151,6 @@ class Actor:
             raise InputError(f"{self.name}: an action is NaN or infinite; are the states finite?")
         return actions
 
-    def _normalized(self, states: np.ndarray) -> np.ndarray:
-        if self.obs_mean is None or self.obs_var is None:
-            return states
-        scale = np.sqrt(np.asarray(self.obs_var, np.float64) + self.obs_eps)
-        return np.clip(
-            (states - np.asarray(self.obs_mean, np.float64)) / scale, -self.obs_clip, self.obs_clip
-        )
-
     def save(self, path: str | Path) -> None:
         """Write as safetensors: arrays as tensors, settings as strings in the metadata."""
         tensors: dict[str, np.ndarray] = {"low": self.low, "high": self.high}
@@ -174,9 +162,8 @@ class Actor:
             settings |= {"obs_eps": json.dumps(self.obs_eps), "obs_clip": json.dumps(self.obs_clip)}
         if self.mean_clip is not None:
             settings["mean_clip"] = json.dumps(self.mean_clip)
-        partial = Path(f"{path}.part")
-        save_file({k: np.ascontiguousarray(v) for k, v in tensors.items()}, partial, metadata=settings)
-        os.replace(partial, path)
+        arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+        write_file(Path(path), save(arrays, metadata=settings))
 
 
 def load_npz_actor(path: str | Path) -> Actor:
@@ -195,12 +182,70 @@ def load_safetensors_actor(path: str | Path) -> Actor:
     return _from_fields(fields, str(path))
 
 
+POLICY_GROUP = "metadata/policy"  # where a D4RL expert or medium file carries its own behaviour
+DISTRIBUTIONS = {"tanh_gaussian": "tanh", "gaussian": "clip"}
+
+
+def load_d4rl_actor(path: str | Path, *, bounds: Bounds | None = None) -> Actor:
+    """Return the mean action of the policy in a D4RL dataset file; its box is [-1, 1] unless `bounds` is given."""
+    name = str(path)
+    with sentence_for(path, "an HDF5 file", HDF5_ERRORS), h5py.File(path, "r") as file:
+        group = hdf5_member(file, POLICY_GROUP, name)
+        if not isinstance(group, h5py.Group):
+            raise InputError(f"{path}: has no {POLICY_GROUP}; only expert and medium files carry one")
+        layers = 0
+        while hdf5_member(group, f"fc{layers}", name) is not None:
+            layers += 1
+        names = (*(f"fc{i}" for i in range(layers)), "last_fc")
+        stored = [
+            _hdf5_array(group, f"{layer}/{part}", name) for layer in names for part in ("weight", "bias")
+        ]
+        total = sum(data.nbytes for data in stored)  # of all together: one array may go by many names
+        if total > MEMBER_LIMIT:
+            raise InputError(
+                f"{path}: {POLICY_GROUP} claims {total:,} bytes; at most {MEMBER_LIMIT:,} are read"
+            )
+        check_declared_bytes(total, Path(path).stat().st_size, name, POLICY_GROUP)
+        arrays = [_floats(data[()], str(data.name).lstrip("/"), name) for data in stored]
+        hidden = _hdf5_text(group, "nonlinearity", name)
+        distribution = _hdf5_text(group, "output_distribution", name)
+    if distribution not in DISTRIBUTIONS:
+        raise InputError(
+            f"{path}: output_distribution is {shown(distribution)!r}; expected one of {', '.join(DISTRIBUTIONS)}"
+        )
+    one = np.ones(arrays[-1].shape, np.float32)
+    low, high = bounds if bounds is not None else (-one, one)
+    return Actor(
+        weights=tuple(weight.T for weight in arrays[::2]),  # stored (outputs, inputs)
+        biases=tuple(arrays[1::2]),
+        hidden=hidden,
+        output=DISTRIBUTIONS[distribution],
+        low=low,
+        high=high,
+        name=name,
+    )
+
+
+def _hdf5_array(group: h5py.Group, field: str, name: str) -> h5py.Dataset:
+    data = hdf5_member(group, field, name)
+    if not isinstance(data, h5py.Dataset):
+        raise InputError(f"{name}: {POLICY_GROUP}/{field} is missing")
+    check_hdf5_array(data, name)
+    return data
+
+
+def _hdf5_text(group: h5py.Group, field: str, name: str) -> str:
+    data = _hdf5_array(group, field, name)
+    if data.size != 1:
+        raise InputError(f"{name}: {POLICY_GROUP}/{field} has shape {data.shape}; expected one text")
+    value = np.asarray(data[()]).reshape(-1)[0]
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
 def _from_fields(fields: dict[str, np.ndarray], name: str) -> Actor:
     for field in ("w0", "b0", "hidden", "output", "low", "high"):
         if field not in fields:
-            raise InputError(
-                f"{name}: field {field} is missing; found {shown(', '.join(sorted(fields)), 200) or 'nothing'}"
-            )
+            raise InputError(f"{name}: field {field} is missing; found {listed(fields)}")
     layers = 0
     while f"w{layers}" in fields:
         if f"b{layers}" not in fields:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from kmifqe.errors import InputError
-from kmifqe.io.archives import Archive, shown
+from kmifqe.errors import InputError, listed, shown
+from kmifqe.io.archives import Archive
 from kmifqe.io.policies.objects import CheckedPolicy, torch_function
 from kmifqe.io.policies.pickles import read_inert
 from kmifqe.io.policies.torch_weights import check_stored_tensors
@@ -47,7 +47,7 @@ def load_torchscript(path: str | Path, bounds: Bounds | None = None) -> CheckedP
     except InputError:
         raise
     except Exception as error:  # PyTorch's reader raises whatever its unpickler, parser and types do
-        raise InputError(f"{path}: not readable TorchScript ({shown(error, 200)})") from error
+        raise InputError(f"{path}: not readable TorchScript ({shown(error)})") from error
     low, high = bounds if bounds is not None else (None, None)
     return CheckedPolicy(act, str(path), low=low, high=high)
 
@@ -87,22 +87,18 @@ def load_onnx(path: str | Path, bounds: Bounds | None = None) -> CheckedPolicy:
         raise InputError(f"{path}: ONNX needs onnxruntime; install kmifqe[onnx]") from error
     try:
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = (
-            4  # what is wrong is said in the error, and without the file's own letters
-        )
+        options.log_severity_level = 4  # the error says what is wrong, without the file's own letters
         session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         inputs, outputs = session.get_inputs(), [output.name for output in session.get_outputs()]
         seen = [(node.name, node.type, node.shape) for node in inputs]  # a name may not be text
     except Exception as error:  # onnxruntime's errors share no base but Exception
-        raise InputError(f"{path}: not a readable ONNX graph ({shown(error, 200)})") from error
+        raise InputError(f"{path}: not a readable ONNX graph ({shown(error)})") from error
     if len(seen) != 1 or seen[0][1] not in ONNX_TYPES or len(seen[0][2]) != 2:
         found = ", ".join(f"{name} {kind} of shape {shape}" for name, kind, shape in seen)
-        raise InputError(f"{path}: inputs are {shown(found, 200)}; expected one tensor of states (n, q)")
+        raise InputError(f"{path}: inputs are {shown(found)}; expected one tensor of states (n, q)")
     actions = outputs if len(outputs) == 1 else [name for name in outputs if name in ACTION_OUTPUTS]
     if len(actions) != 1:
-        raise InputError(
-            f"{path}: outputs are {shown(', '.join(outputs))}; expected one, or one named action"
-        )
+        raise InputError(f"{path}: outputs are {listed(outputs)}; expected one, or one named action")
     name, kind, (batch, width) = seen[0]  # a free size is a name, not a number
     dtype = ONNX_TYPES[kind]
 

@@ -8,10 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from kmifqe.errors import InputError
-from kmifqe.io.archives import shown
-from kmifqe.io.policies.actor import Actor, load_npz_actor, load_safetensors_actor
-from kmifqe.io.policies.d4rl import load_d4rl_actor
+from kmifqe.errors import InputError, shown
+from kmifqe.io.policies.actor import Actor, load_d4rl_actor, load_npz_actor, load_safetensors_actor
 from kmifqe.io.policies.graphs import load_onnx, load_torchscript
 from kmifqe.io.policies.normalization import Normalization, load_normalization
 from kmifqe.io.policies.objects import IMPORTABLE, CheckedPolicy, import_object, wrap_object
@@ -34,17 +32,20 @@ def load_policy(
 ) -> Policy:
     """Return the deterministic policy in a file, behind a `module:function` name, or in a Python object.
 
-    `normalization`: the statistics of the wrapper that standardised the agent's inputs (see
-    `load_normalization`), or "none" to state that there was none. `bounds`: (low, high) of the action box
-    where the source does not carry it. `hidden`: the activation of a Stable-Baselines3 zip that does not show
-    it. Files that hold a plain network come back as an `Actor`, everything else as a `CheckedPolicy`. No file
-    is unpickled.
+    Files that hold a plain network come back as an `Actor`, everything else as a `CheckedPolicy`. No file is
+    unpickled.
+
+    source: the file, the name or the object.
+    normalization: the statistics of the wrapper that standardised the agent's inputs (see `load_normalization`),
+        or "none" to state that there was none. None by default: what the source says.
+    bounds: (low, high) of the action box where the source does not carry it; None by default.
+    hidden: the activation of a Stable-Baselines3 zip that does not show it; None by default.
     """
     box = None if bounds is None else _box(bounds)
     statistics = _statistics(normalization)
-    settled = normalization is not None
+    is_given = normalization is not None
     if isinstance(source, str | Path) and not _is_importable(source):
-        policy = _load_file(Path(source), box, hidden, settled)
+        policy = _load_file(Path(source), box, hidden, is_given)
     elif hidden is not None:
         raise InputError(f"{source}: hidden= is for Stable-Baselines3 zips")
     elif isinstance(source, Actor | CheckedPolicy) and box is None and statistics is None:
@@ -54,17 +55,17 @@ def load_policy(
     else:
         found = import_object(source) if isinstance(source, str) else source
         name = source if isinstance(source, str) else _name_of(source)
-        return wrap_object(found, name, bounds=box, normalization=statistics, normalization_settled=settled)
+        return wrap_object(found, name, bounds=box, normalization=statistics, normalization_is_given=is_given)
     return policy if statistics is None else _normalized(policy, statistics)
 
 
-def _load_file(path: Path, box: Bounds | None, hidden: str | None, settled: bool) -> Actor | CheckedPolicy:
+def _load_file(path: Path, box: Bounds | None, hidden: str | None, is_given: bool) -> Actor | CheckedPolicy:
     _check_path(path)
     kind = path.suffix.lower()
     if hidden is not None and kind != ".zip":
         raise InputError(f"{path}: hidden= is for Stable-Baselines3 zips; this file says its own")
     if kind == ".zip":
-        return load_sb3_actor(path, bounds=box, hidden=hidden, normalization_settled=settled)
+        return load_sb3_actor(path, bounds=box, hidden=hidden, normalization_is_given=is_given)
     if kind in (".hdf5", ".h5"):
         return load_d4rl_actor(path, bounds=box)
     if kind in (".npz", ".safetensors"):
@@ -107,9 +108,7 @@ def _normalized(policy: Actor | CheckedPolicy, statistics: Normalization) -> Act
         policy.normalization = statistics
         return policy
     if policy.obs_mean is not None:
-        raise InputError(
-            f"{policy.name}: already carries normalisation statistics; expected no normalization= beside them"
-        )
+        raise InputError(f"{policy.name}: carries normalisation statistics; expected none beside them")
     if len(statistics.mean) != policy.state_dim:
         raise InputError(
             f"{statistics.name}: covers {len(statistics.mean)} state dimensions; "
@@ -128,7 +127,5 @@ def _box(bounds: tuple[object, object]) -> Bounds:
     try:
         low, high = (np.atleast_1d(np.asarray(bound, np.float32)) for bound in bounds)
     except (TypeError, ValueError) as error:
-        raise InputError(
-            f"bounds are {bounds!r}; expected (low, high), one number per action dimension"
-        ) from error
+        raise InputError(f"bounds are {bounds!r}; expected (low, high), a number per dimension") from error
     return low, high

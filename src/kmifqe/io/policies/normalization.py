@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from kmifqe.errors import InputError
-from kmifqe.io.archives import read_npz, shown
+from kmifqe.errors import InputError, listed, shown
+from kmifqe.io.archives import read_npz
 from kmifqe.io.policies.pickles import STREAM_LIMIT, Built, Name, read_inert, to_array
 
 # What an honest vecnormalize.pkl mentions: its own classes, spaces and arrays. Nothing is imported from them.
@@ -93,31 +93,28 @@ def _read_json(path: Path) -> Mapping[str, object]:
 def _from_mapping(fields: Mapping[str, object], name: str) -> Normalization:
     for field in ("obs_mean", "obs_var"):
         if field not in fields:
-            raise InputError(
-                f"{name}: field {field} is missing; "
-                f"found {shown(', '.join(sorted(map(str, fields))), 200) or 'nothing'}"
-            )
+            raise InputError(f"{name}: field {field} is missing; found {listed(fields)}")
     return Normalization(
         mean=_numbers(fields["obs_mean"], "obs_mean", name),
         var=_numbers(fields["obs_var"], "obs_var", name),
-        epsilon=float(
-            _numbers(fields.get("epsilon", fields.get("obs_eps", 1e-8)), "epsilon", name, scalar=True)
-        ),
-        clip=float(
-            _numbers(fields.get("clip_obs", fields.get("obs_clip", 10.0)), "clip_obs", name, scalar=True)
-        ),
+        epsilon=_number(fields.get("epsilon", fields.get("obs_eps", 1e-8)), "epsilon", name),
+        clip=_number(fields.get("clip_obs", fields.get("obs_clip", 10.0)), "clip_obs", name),
         name=name,
     )
 
 
-def _numbers(value: object, field: str, name: str, *, scalar: bool = False) -> np.ndarray:
+def _numbers(value: object, field: str, name: str) -> np.ndarray:
     try:
-        array = np.asarray(value, np.float64)
+        return np.asarray(value, np.float64)
     except (ValueError, TypeError, OverflowError) as error:
         raise InputError(f"{name}: {field} does not hold numbers ({shown(error)})") from error
-    if scalar and array.ndim != 0:
+
+
+def _number(value: object, field: str, name: str) -> float:
+    array = _numbers(value, field, name)
+    if array.ndim != 0:
         raise InputError(f"{name}: {field} has shape {array.shape}; expected one number")
-    return array
+    return float(array)
 
 
 def _read_vecnormalize(path: Path) -> Normalization | None:
@@ -129,7 +126,7 @@ def _read_vecnormalize(path: Path) -> Normalization | None:
     def fields_of(rms: object) -> Mapping[str, object]:
         if not isinstance(rms, Built) or not isinstance(rms.state, dict):
             raise InputError(
-                f"{path}: obs_rms is not one set of statistics (dictionary observations are not supported)"
+                f"{path}: obs_rms holds no statistics of one vector of states; dictionaries are not read"
             )
         return {key: to_array(rms.state.get(key), f"{path}: obs_rms.{key}") for key in ("mean", "var")}
 
@@ -142,9 +139,7 @@ def _read_vecnormalize(path: Path) -> Normalization | None:
 
 def _check_size(path: Path) -> None:
     if path.stat().st_size > STREAM_LIMIT:
-        raise InputError(
-            f"{path}: {path.stat().st_size:,} bytes; VecNormalize statistics take at most {STREAM_LIMIT:,}"
-        )
+        raise InputError(f"{path}: {path.stat().st_size:,} bytes; expected at most {STREAM_LIMIT:,}")
 
 
 def _belongs_to_statistics(name: Name) -> bool:

@@ -11,15 +11,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kmifqe.errors import InputError
-from kmifqe.io.archives import shown
+from kmifqe.errors import InputError, shown
 from kmifqe.io.policies.normalization import Normalization, load_normalization
 from kmifqe.mdp.ask import Bounds, Policy
 
 PROBE_ROWS = 61  # more than any action has dimensions, so that a batch is never mistaken for one action
-ROW_TOLERANCE = (
-    1e-3  # of max(1, |a|): a sub-batch may round differently (TF32 by 5e-4), a batch effect is far larger
-)
+# Of max(1, |a|): a part of a batch may round differently (TF32 by 5e-4), a batch effect is far larger.
+ROW_TOLERANCE = 1e-3
 RANGE_TOLERANCE = 1e-5  # of high − low
 
 
@@ -45,9 +43,7 @@ class CheckedPolicy:
         if (low is None) != (high is None):
             raise InputError(f"{name}: only one of low and high is given; expected both or neither")
         if low is not None and high is not None and (low.shape != high.shape or not (low < high).all()):
-            raise InputError(
-                f"{name}: bounds have shapes {low.shape}, {high.shape}; expected low below high in each"
-            )
+            raise InputError(f"{name}: bounds of shapes {low.shape}, {high.shape}; expected low below high")
         self.name, self.low, self.high, self.state_dim = name, low, high, state_dim
         self.action_dim = len(low) if low is not None else action_dim
         self.normalization = normalization
@@ -62,9 +58,8 @@ class CheckedPolicy:
         """Return the action for each row of `states`, float32."""
         states = np.asarray(states, np.float32)
         if states.ndim != 2 or (self.state_dim is not None and states.shape[1] != self.state_dim):
-            raise InputError(
-                f"{self.name}: states have shape {states.shape}; expected (n, {self.state_dim or 'q'})"
-            )
+            width = self.state_dim or "q"
+            raise InputError(f"{self.name}: states have shape {states.shape}; expected (n, {width})")
         if self.normalization is not None:
             states = self.normalization(states)
         if len(states) == 0:
@@ -142,10 +137,8 @@ class CheckedPolicy:
         try:
             answer = self._function(states.copy())  # a policy may write into its input, not into the data
         except Exception as error:  # whatever a user's policy raises is a fact about that policy
-            raise InputError(
-                f"{self.name}: failed on states of shape {states.shape} "
-                f"({type(error).__name__}: {_one_line(error)})"
-            ) from error
+            shape = states.shape
+            raise InputError(f"{self.name}: failed on states of shape {shape} ({_reason(error)})") from error
         array = _to_numpy(answer, self.name)
         if array.dtype.kind not in "iuf":
             raise InputError(f"{self.name}: returned type {array.dtype}; expected numbers")
@@ -165,10 +158,10 @@ class CheckedPolicy:
         return np.clip(actions, self.low, self.high)
 
 
-def _one_line(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     # A long one is a traceback: its end says why.
-    return shown(" ".join(lines) if len(lines) <= 3 else lines[-1], 200)
+    return f"{type(error).__name__}: {shown(' '.join(lines) if len(lines) <= 3 else lines[-1])}"
 
 
 def _to_numpy(answer: object, name: str) -> np.ndarray:
@@ -177,9 +170,7 @@ def _to_numpy(answer: object, name: str) -> np.ndarray:
     try:
         return np.asarray(answer)
     except (ValueError, TypeError) as error:
-        raise InputError(
-            f"{name}: returned a {type(answer).__name__} that is not an array ({error})"
-        ) from error
+        raise InputError(f"{name}: returned a {type(answer).__name__}, not an array ({error})") from error
 
 
 def check_policy_fits(policy: Policy, state_dim: int, action_dim: int) -> None:
@@ -206,9 +197,7 @@ def import_object(spec: str) -> object:
     try:
         found: object = importlib.import_module(module_name)
     except Exception as error:  # an import runs the user's code, which may raise anything
-        raise InputError(
-            f"{spec}: module {module_name} cannot be imported ({type(error).__name__}: {error})"
-        ) from error
+        raise InputError(f"{spec}: module {module_name} cannot be imported ({_reason(error)})") from error
     finally:
         sys.path.remove(os.getcwd())
     for part in attribute.split("."):
@@ -224,20 +213,25 @@ def wrap_object(
     *,
     bounds: Bounds | None = None,
     normalization: Normalization | None = None,
-    normalization_settled: bool = False,
+    normalization_is_given: bool = False,
 ) -> CheckedPolicy:
     """Return a callable or an object with `predict` as a checked policy.
 
-    Bounds and sizes come from the object where it shows them (Stable-Baselines3's spaces, d3rlpy's shapes),
-    and so do the statistics of a model that still holds its VecNormalize wrapper, unless the caller settled
-    them.
+    Sizes come from the object where it shows them (Stable-Baselines3's spaces, d3rlpy's shapes).
+
+    source: the callable or object.
+    name: what messages call it.
+    bounds: (low, high) of the action box; None by default: the object's own, where it shows them.
+    normalization: the statistics that standardise its inputs; None by default.
+    normalization_is_given: whether `normalization` rules, also where it is None. False by default: a model that
+        still holds its VecNormalize wrapper brings its statistics along.
     """
     if isinstance(source, type):
         raise InputError(f"{name}: is a class; expected a function or an instance")
     function = _function_of(source, name)
     low, high = bounds if bounds is not None else _bounds_of(source)
     wrapper = getattr(source, "get_vec_normalize_env", lambda: None)()
-    if wrapper is not None and not normalization_settled:
+    if wrapper is not None and not normalization_is_given:
         normalization = load_normalization(wrapper)
     return CheckedPolicy(
         function,
@@ -255,9 +249,7 @@ def _function_of(source: object, name: str) -> Callable[[np.ndarray], object]:
     if callable(predict):
         return _predict_deterministically(predict)
     if not callable(source):
-        raise InputError(
-            f"{name}: is a {type(source).__name__}; expected a callable, or an object with predict(states)"
-        )
+        raise InputError(f"{name}: is a {type(source).__name__}; expected a callable, or one with predict")
     if any(base.__module__ == "torch.nn.modules.module" for base in type(source).__mro__):
         return torch_function(source)
     return source

@@ -9,11 +9,12 @@ import re
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partialmethod
 
 import numpy as np
 
-from kmifqe.errors import InputError
-from kmifqe.io.archives import MOST_DIMENSIONS, MOST_NUMBERS, shown
+from kmifqe.errors import InputError, shown
+from kmifqe.io.archives import MOST_DIMENSIONS, MOST_NUMBERS
 
 STREAM_LIMIT = 16 * 2**20  # bytes; a state dict's stream takes a few kilobytes, its numbers lie outside it
 STEP_LIMIT = 500_000  # opcodes; a parameter takes about thirty, and one may build an object of 300 bytes
@@ -48,13 +49,11 @@ class Reference:
     id: object
 
 
-CONSTANTS = frozenset(
-    {
-        *("BININT", "BININT1", "BININT2", "LONG1", "LONG4", "BINFLOAT"),
-        *("BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BINSTRING", "SHORT_BINSTRING"),
-        *("BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8"),
-    }
-)
+CONSTANTS = {
+    *("BININT", "BININT1", "BININT2", "LONG1", "LONG4", "BINFLOAT"),
+    *("BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BINSTRING", "SHORT_BINSTRING"),
+    *("BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8"),
+}
 LITERALS: dict[str, Callable[[], object]] = {
     "NONE": lambda: None,
     "NEWTRUE": lambda: True,
@@ -70,14 +69,13 @@ MARK = object()
 def read_inert(source: bytes | io.BytesIO, allowed: Callable[[Name], bool], where: str) -> object:
     """Return the object a pickle stream describes, as plain containers, `Name`s, `Built`s and `Reference`s.
 
-    `allowed` says which names the stream may mention; any other is refused: a hostile file is reported.
-    A stream object is left just after the pickle's end.
+    source: the stream; a stream object is left just after the pickle's end.
+    allowed: says which names the stream may mention; a file with any other is hostile and refused.
+    where: the file and its part, for messages.
     """
     if isinstance(source, bytes):
         if len(source) > STREAM_LIMIT:
-            raise InputError(
-                f"{where}: the stream takes {len(source):,} bytes; expected at most {STREAM_LIMIT:,}"
-            )
+            raise InputError(f"{where}: a stream of {len(source):,} bytes; expected at most {STREAM_LIMIT:,}")
         source = io.BytesIO(source)
     machine = _Machine(allowed, where)
     try:
@@ -106,9 +104,7 @@ class _Machine:
         else:
             action = getattr(self, f"do_{opcode.lower()}", None)
             if action is None:
-                raise InputError(
-                    f"{self.where}: uses the pickle opcode {opcode}; plain arrays need none such"
-                )
+                raise InputError(f"{self.where}: uses the pickle opcode {opcode}; plain arrays need none")
             action(argument)
 
     def above_mark(self) -> list[object]:
@@ -117,16 +113,14 @@ class _Machine:
             at -= 1
             if at < 0:
                 raise ValueError("no mark to go back to")
-        taken = self.stack[at + 1 :]
+        above = self.stack[at + 1 :]
         del self.stack[at:]
-        return taken
+        return above
 
     def name(self, module: object, name: object) -> None:
         found = Name(str(module), str(name))
         if not self.allowed(found):
-            raise InputError(
-                f"{self.where}: refers to {found}, which no honest file of this kind does; it was not run"
-            )
+            raise InputError(f"{self.where}: refers to {found}, as no honest file does; it was not run")
         self.stack.append(found)
 
     def call(self, _: object = None) -> None:
@@ -142,7 +136,7 @@ class _Machine:
             # Hashing a deeply nested tuple would overflow the C stack, so keys are scalars.
             if not isinstance(key, str | bytes | int | float | None):
                 raise InputError(
-                    f"{self.where}: a dictionary key is a {type(key).__name__}; expected a string or number"
+                    f"{self.where}: a dictionary key is a {type(key).__name__}; expected text or a number"
                 )
             held[key] = value
 
@@ -198,14 +192,14 @@ class _Machine:
     def do_tuple(self, _: object) -> None:
         self.stack.append(tuple(self.above_mark()))
 
-    def do_tuple1(self, _: object) -> None:
-        self.stack[-1:] = [(self.stack[-1],)]
+    def tuple_of(self, count: int) -> None:
+        if len(self.stack) < count:
+            raise IndexError("the stack is empty")
+        self.stack[-count:] = [tuple(self.stack[-count:])]
 
-    def do_tuple2(self, _: object) -> None:
-        self.stack[-2:] = [(self.stack[-2], self.stack[-1])]
-
-    def do_tuple3(self, _: object) -> None:
-        self.stack[-3:] = [(self.stack[-3], self.stack[-2], self.stack[-1])]
+    do_tuple1 = partialmethod(lambda self, _: self.tuple_of(1))
+    do_tuple2 = partialmethod(lambda self, _: self.tuple_of(2))
+    do_tuple3 = partialmethod(lambda self, _: self.tuple_of(3))
 
     def do_list(self, _: object) -> None:
         self.stack.append(self.above_mark())
@@ -230,12 +224,7 @@ class _Machine:
         self.store(pairs)
 
 
-ARRAY_MODULES = (
-    "numpy.core.multiarray",
-    "numpy._core.multiarray",
-    "numpy.core.numeric",
-    "numpy._core.numeric",
-)
+ARRAY_MODULES = {f"numpy.{core}.{part}" for core in ("core", "_core") for part in ("multiarray", "numeric")}
 PLAIN_TYPE = re.compile(r"f[248]|[iu][1248]|b1")
 
 
@@ -243,17 +232,14 @@ def to_array(node: object, where: str) -> np.ndarray:
     """Return the array or scalar that `node` describes, checked against the bytes it carries."""
     if isinstance(node, bool | int | float):
         return np.asarray(node)
-    match node:
-        case Built(what=Name(module=m, name="_reconstruct"), state=(_, shape, kind, fortran, data)) if (
-            m in ARRAY_MODULES
-        ):
-            return _from_bytes(data, kind, shape, bool(fortran), where)
-        case Built(what=Name(module=m, name="_frombuffer"), args=(data, kind, shape, order)) if (
-            m in ARRAY_MODULES
-        ):
-            return _from_bytes(data, kind, shape, order == "F", where)
-        case Built(what=Name(module=m, name="scalar"), args=(kind, data)) if m in ARRAY_MODULES:
-            return _from_bytes(data, kind, (), False, where)
+    if isinstance(node, Built) and isinstance(node.what, Name) and node.what.module in ARRAY_MODULES:
+        match node:
+            case Built(what=Name(name="_reconstruct"), state=(_, shape, kind, fortran, data)):
+                return _from_bytes(data, kind, shape, bool(fortran), where)
+            case Built(what=Name(name="_frombuffer"), args=(data, kind, shape, order)):
+                return _from_bytes(data, kind, shape, order == "F", where)
+            case Built(what=Name(name="scalar"), args=(kind, data)):
+                return _from_bytes(data, kind, (), False, where)
     raise InputError(f"{where}: expected a plain array of numbers")
 
 

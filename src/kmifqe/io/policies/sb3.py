@@ -13,28 +13,22 @@ from pathlib import Path
 
 import numpy as np
 
-from kmifqe.errors import InputError
-from kmifqe.io.archives import Archive, shown
+from kmifqe.errors import InputError, listed, shown
+from kmifqe.io.archives import Archive
 from kmifqe.io.policies.actor import Actor
 from kmifqe.io.policies.torch_weights import StateDict, read_state_dict
 from kmifqe.mdp.ask import Bounds
 
 # torch.nn class name -> the name of the same function in Actor
-ACTIVATIONS = {
-    "Tanh": "tanh",
-    "ReLU": "relu",
-    "ELU": "elu",
-    "LeakyReLU": "leaky_relu",
-    "SiLU": "silu",
-    "Sigmoid": "sigmoid",
-}
+ACTIVATIONS = {name: name.lower() for name in ("Tanh", "ReLU", "ELU", "SiLU", "Sigmoid")}
+ACTIVATIONS["LeakyReLU"] = "leaky_relu"
 NEVER_ON_THE_PATH = re.compile(
     r"(critic|critic_target|actor_target|value_net|vf_features_extractor|log_std"
     r"|mlp_extractor\.value_net|actor\.log_std|(actor\.)?sde_features_extractor)(\.|$)"
 )
 SETTINGS_LIMIT = (
     8 * 2**20
-)  # bytes of JSON, which may take twenty times as much in memory; a few KiB are usual
+)  # bytes of JSON, which take up to twenty times as much in memory; a few KiB are usual
 GSDE_MEAN_CLIP = 2.0  # Stable-Baselines3's default for clip_mean
 
 
@@ -53,22 +47,24 @@ def load_sb3_actor(
     *,
     bounds: Bounds | None = None,
     hidden: str | None = None,
-    normalization_settled: bool = False,
+    normalization_is_given: bool = False,
 ) -> Actor:
     """Return the deterministic actor of a saved SAC, TQC, TD3, DDPG, PPO, A2C or TRPO model.
 
-    Where the zip does not say, `bounds` gives the action box and `hidden` the activation. Input normalisation
-    is not part of the zip: an agent that shows it was trained with it is refused, unless the caller settled
-    that.
+    path: the zip.
+    bounds: (low, high) of the action box; None by default: as the zip says.
+    hidden: the activation; None by default: as the zip says.
+    normalization_is_given: the caller knows how inputs were normalised, which is no part of the zip. False by
+        default: an agent that shows it was trained behind VecNormalize is refused.
     """
     archive = Archive(path, str(path))
     settings = _read_settings(archive)
     _check_spaces(settings, str(path))
     weights = read_state_dict(archive.read("policy.pth"), f"{path}: policy.pth")
     network = _find_network(weights)
-    kwargs = _policy_kwargs(settings)
+    kwargs = _attributes(settings, "policy_kwargs")
     squashed = _is_true(kwargs.get("squash_output")) if network.squashed is None else network.squashed
-    if not normalization_settled and _trained_normalized(settings, on_policy=network.squashed is None):
+    if not normalization_is_given and _trained_normalized(settings, on_policy=network.squashed is None):
         raise InputError(
             f"{path}: the agent was trained behind VecNormalize, whose statistics are not in the zip; give "
             'them as normalization= (vecnormalize.pkl, .npz or .json), or "none" if it scaled rewards only'
@@ -78,9 +74,7 @@ def load_sb3_actor(
     return Actor(
         weights=matrices,
         biases=tuple(_parameter(weights, f"{layer}.bias", 1) for layer in network.layers),
-        hidden=hidden
-        if hidden is not None
-        else _read_activation(settings, kwargs, network.hidden, str(path)),
+        hidden=hidden or _read_activation(settings, kwargs, network.hidden, str(path)),
         output="tanh" if squashed else "clip",
         low=low,
         high=high,
@@ -105,7 +99,7 @@ def _read_settings(archive: Archive) -> dict[str, object]:
     if not {"data", "policy.pth"} <= set(archive.sizes):
         raise InputError(
             f"{archive.where}: not a Stable-Baselines3 zip; it has no data and policy.pth, only "
-            f"{archive.contents()}"
+            f"{listed(archive.sizes)}"
         )
     if archive.sizes["data"] > SETTINGS_LIMIT:
         raise InputError(
@@ -126,10 +120,6 @@ def _attributes(settings: dict[str, object], field: str) -> dict[str, object]:
     return value if isinstance(value, dict) else {}
 
 
-def _policy_kwargs(settings: dict[str, object]) -> dict[str, object]:
-    return _attributes(settings, "policy_kwargs")
-
-
 def _is_true(value: object) -> bool:
     return value is True or value == "True"
 
@@ -148,25 +138,21 @@ def _find_network(weights: StateDict) -> _Network:
         network = _Network((*body, "action_net"), hidden="tanh", squashed=None)
     elif any(name.startswith("actor.log_std") for name in names):  # SAC, TQC
         body = _numbered(names, "actor.latent_pi")
-        clipped = "actor.mu.0.weight" in names  # with gSDE the mean layer is followed by a clip
-        network = _Network(
-            (*body, "actor.mu.0" if clipped else "actor.mu"), "relu", True, mean_is_clipped=clipped
-        )
+        clipped = "actor.mu.0.weight" in names  # with gSDE a clip comes after the mean layer
+        head = "actor.mu.0" if clipped else "actor.mu"
+        network = _Network((*body, head), hidden="relu", squashed=True, mean_is_clipped=clipped)
     elif "actor.mu.0.weight" in names:  # TD3, DDPG
         network = _Network(_numbered(names, "actor.mu"), hidden="relu", squashed=True)
     else:
         raise InputError(
             f"{weights.where}: holds none of the networks of SAC, TQC, TD3, DDPG, PPO, A2C and TRPO; "
-            f"found {shown(', '.join(sorted(names)[:6])) or 'no parameters'}"
+            f"found {listed(names, 6)}"
         )
     used = {f"{layer}.{part}" for layer in network.layers for part in ("weight", "bias")}
     strange = sorted(name for name in names - used if not NEVER_ON_THE_PATH.match(name))
     if strange:
-        why = (
-            "a recurrent policy"
-            if any("lstm" in name for name in strange)
-            else "more than a multilayer perceptron"
-        )
+        is_recurrent = any("lstm" in name for name in strange)
+        why = "a recurrent policy" if is_recurrent else "more than a multilayer perceptron"
         raise InputError(
             f"{weights.where}: {why} (parameter {shown(strange[0])}); only plain layers are read. "
             "Export the policy to TorchScript or ONNX, or pass the loaded model itself from Python"
@@ -239,6 +225,4 @@ def _read_mean_clip(kwargs: dict[str, object], where: str) -> float:
     try:
         return float(str(written))
     except ValueError as error:
-        raise InputError(
-            f"{where}: policy_kwargs.clip_mean is {shown(written)}; expected a number"
-        ) from error
+        raise InputError(f"{where}: clip_mean is {shown(written)}; expected a number") from error

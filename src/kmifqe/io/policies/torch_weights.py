@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kmifqe.errors import InputError
-from kmifqe.io.archives import MOST_DIMENSIONS, MOST_NUMBERS, Archive, shown
+from kmifqe.errors import InputError, shown
+from kmifqe.io.archives import MOST_DIMENSIONS, MOST_NUMBERS, Archive
 from kmifqe.io.policies.pickles import Built, Name, Reference, read_inert
 
 STORAGES = {
@@ -75,9 +75,7 @@ def _read_zip(blob: bytes, where: str) -> StateDict:
     archive = Archive(blob, where)
     streams = [member for member in archive.sizes if re.fullmatch(r"[^/]+/data\.pkl", member)]
     if len(streams) != 1:
-        raise InputError(
-            f"{where}: found {len(streams)} members named data.pkl; expected one, as torch.save writes"
-        )
+        raise InputError(f"{where}: found {len(streams)} members named data.pkl; torch.save writes one")
     prefix = streams[0].removesuffix("data.pkl")
     order = "<"
     if f"{prefix}byteorder" in archive.sizes and archive.read(f"{prefix}byteorder").strip() == b"big":
@@ -114,7 +112,10 @@ def _read_legacy(blob: bytes, where: str) -> StateDict:
 
 
 def check_stored_tensors(found: object, held: Callable[[str], int], where: str) -> None:
-    """Refuse a tensor anywhere inside `found` whose storage has not the bytes it claims; `held` tells them by key."""
+    """Refuse a tensor anywhere inside `found` whose storage has not the bytes it claims.
+
+    `held` returns a storage's bytes by its key; `where` is the file and its part, for messages.
+    """
     waiting, seen = [found], set()
     while waiting:
         node = waiting.pop()
@@ -142,9 +143,7 @@ def _tensors(found: object, order: str, where: str) -> dict[str, _Tensor]:
     if isinstance(found, Built) and found.what == Name("collections", "OrderedDict"):
         found = found.items
     if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
-        raise InputError(
-            f"{where}: expected a dictionary of named tensors, as torch.save(module.state_dict()) writes"
-        )
+        raise InputError(f"{where}: expected named tensors, as torch.save(module.state_dict()) writes")
     return {str(name): _tensor(value, order, f"{where}: {shown(name)}") for name, value in found.items()}
 
 

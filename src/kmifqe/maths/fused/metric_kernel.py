@@ -45,7 +45,10 @@ def fits(d: int, floor: float) -> bool:
 def rooted(
     H: Float[Array, "n d d"], z: Float[Array, "n d"], floor: float, interpret: bool = False
 ) -> Float[Array, "n d"]:
-    """Return L z for every row, L the symmetric root of A*(H) with relative floor `floor`."""
+    """Return L z for every row of `z`, L the symmetric root of A*(`H`) with relative floor `floor`.
+
+    `interpret`: run the kernel without a GPU, for tests; by default no.
+    """
     n, d, _ = H.shape
     programs = -(-n // MATRICES)
     rows, side = programs * MATRICES - n, SIDE - d

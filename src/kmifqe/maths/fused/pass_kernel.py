@@ -36,7 +36,10 @@ def fused_pass(
     slope: Float[Array, " batch"],
     interpret: bool = False,
 ) -> tuple[Float[Array, " batch"], Float[Array, " batch"], QParams]:
-    """Return q, ‖∇θQ‖² and Σ c ∇θQ with c = offset + slope·q."""
+    """Return q, ‖∇θQ‖² and Σ c ∇θQ with c = `offset` + `slope`·q, for rows `x` and the network `params`.
+
+    `interpret`: run the kernel without a GPU, for tests; by default no.
+    """
     batch, inputs = x.shape
     hidden = params.w2.shape[0]
     chunk = 16 if inputs <= 16 else 64

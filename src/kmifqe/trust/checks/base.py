@@ -1,40 +1,47 @@
-"""One diagnostic: a number, what it means in a sentence, and where it becomes worrying and why."""
+"""One check: what was measured, how bad it is, where the thresholds lie and why, and what to do about it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
-from kmifqe.estimators.base import plain
+import msgspec
+
+from kmifqe.io.format import percent
 
 Level = Literal["ok", "care", "bad"]
 
+# Every check, from what makes any number meaningless to what makes it somewhat less precise. Of two checks of one
+# level the one named earlier comes first, because it is often the cause of the other.
+ORDER = (
+    *("diverged", "ran_away", "reward_range", "time_limit", "flat_weights", "clipped_actions", "density_fit"),
+    *("distance", "rare_actions", "nearby_rows", "effective_rows", "mean_weight"),
+    *("clipped_low", "clipped_high", "target_copies", "drift", "start_td", "kernel_bias", "bias_removed"),
+    *("kernel_outside", "bandwidth", "held_out_td", "disagreement"),
+    *("episodes", "interval_width", "rows_dropped", "metric"),
+)
 
-@dataclass(frozen=True)
-class Diagnostic:
-    """What was found (`line`), how bad it is, and the threshold it was held against with its reason."""
 
-    name: str
-    value: float | None
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """One fact about an estimate or its log, held against two thresholds."""
+
+    name: str  # one of ORDER
+    estimator: str = ""  # the estimator that it is about; "" for the log itself
     level: Level
-    line: str
-    threshold: str
-    reason: str
-    about: str = ""  # the estimator, or "" for the log itself
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
-        return {name: plain(value) for name, value in asdict(self).items()}
-
-    def of(self, estimator: str) -> Diagnostic:
-        """Return the same, said of an estimator."""
-        return replace(self, about=estimator)
+    value: float | None  # what was measured; None where there is no finite number
+    care: float | None  # the value at which care begins; None where no such value exists
+    bad: float | None  # the value at which the estimate is not to be used; None where no such value exists
+    finding: str  # what was found, one sentence
+    threshold: str  # both thresholds as text
+    reason: str  # why the thresholds lie there
+    advice: str = ""  # what to do about it, one sentence; "" where the level is "ok"
 
 
 @dataclass(frozen=True)
-class Limit:
-    """Where a number becomes worrying (care) and where it speaks against any use (bad), and why there."""
+class Thresholds:
+    """Where a value asks for care and where it forbids any use, and why there."""
 
     care: float
     bad: float
@@ -42,38 +49,53 @@ class Limit:
     below: bool = False  # True: small values are the bad ones
 
     def level(self, value: float) -> Level:
-        """Return how bad the value is; what is no number is bad."""
+        """Return how bad the value is; NaN is bad."""
         sign = -1.0 if self.below else 1.0
         if not sign * value <= sign * self.bad:
             return "bad"
         return "ok" if sign * value <= sign * self.care else "care"
 
-    def words(self, shown: Callable[[float], str]) -> str:
-        """Return both thresholds as text."""
+    def text(self, shown: Callable[[float], str]) -> str:
+        """Return both thresholds as text, each number as `shown` writes it; an infinite one is left out."""
         side = "below" if self.below else "above"
-        parts = [
-            f"{name} {side} {shown(limit)}"
-            for name, limit in (("care", self.care), ("bad", self.bad))
-            if abs(limit) != float("inf")
-        ]
-        return ", ".join(parts)
+        both = (("care", self.care), ("bad", self.bad))
+        return ", ".join(f"{name} {side} {shown(limit)}" for name, limit in both if math.isfinite(limit))
+
+    def check(
+        self,
+        name: str,
+        value: float | None,
+        finding: str,
+        advice: str,
+        *,
+        shown: Callable[[float], str] | None = None,
+        level: Level | None = None,
+        threshold: str | None = None,
+    ) -> Check:
+        """Return the check called `name` of a `value`, None or not finite where there is no number.
+
+        `finding` says what was found and `advice` what to do about it; the advice is left out where the level is
+        "ok". `shown` writes a threshold as text, by default as a percentage. `level` and `threshold` (the thresholds
+        as text) are given where the numbers alone do not say them.
+        """
+        level = level or self.level(math.nan if value is None else value)
+        return Check(
+            name=name,
+            level=level,
+            value=_finite(value),
+            care=_finite(self.care),
+            bad=_finite(self.bad),
+            finding=finding,
+            threshold=self.text(shown or percent) if threshold is None else threshold,
+            reason=self.reason,
+            advice="" if level == "ok" else advice,
+        )
 
 
-def percent(share: float) -> str:
-    """Return a share as a person reads it: 0.03 % and 99.98 % are not 0 % and 100 %."""
-    text = f"{share:.0%}" if 0.1 <= share <= 0.9 or share in (0.0, 1.0) else f"{share:.1%}"
-    if text == "0.0%" and share > 0:
-        return "<0.1%"
-    return ">99.9%" if text == "100.0%" and share < 1 else text.replace(".0%", "%")
+def unjudged(reason: str) -> Thresholds:
+    """Return thresholds that no number passes, for a check whose level is decided otherwise or always "ok"."""
+    return Thresholds(math.inf, math.inf, reason)
 
 
-def digits(x: float) -> str:
-    """Return a number with three significant digits."""
-    return f"{x:,.0f}" if 1e3 <= abs(x) < 1e6 else f"{x:.3g}"
-
-
-def graded(
-    name: str, value: float, limit: Limit, line: str, shown: Callable[[float], str] = percent
-) -> Diagnostic:
-    """Return the diagnostic of a value held against a limit."""
-    return Diagnostic(name, float(value), limit.level(value), line, limit.words(shown), limit.reason)
+def _finite(x: float | None) -> float | None:
+    return None if x is None or not math.isfinite(x) else float(x)

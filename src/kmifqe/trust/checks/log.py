@@ -1,54 +1,94 @@
-"""Checks of the log itself: ends that are none, clipped actions, rows or episodes that are missing."""
+"""Checks of the log: false ends, clipped actions, missing rows and episodes; and of V̂ against the log's rewards."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+import msgspec
 import numpy as np
 
-from kmifqe.mdp.problem import Problem
-from kmifqe.trust.checks.base import Diagnostic, Limit, graded, percent
+from kmifqe.estimators.base import Estimate
+from kmifqe.io.format import digits, percent
+from kmifqe.mdp.problem import Problem, RowCounts
+from kmifqe.trust.checks.base import Check, Thresholds, unjudged
 
-ATOM_ROWS = 5  # rows that must share one extreme value before it is called a bound that actions sit on
+# A spike of episode ends at the longest length is a time limit; natural ends thin out towards it.
+SPIKE_SHARE = 0.01  # of the episodes: fewer ends at one length may be chance
+SPIKE_FACTOR = 5.0  # times as many ends as at the lengths just below
+SPIKE_EPISODES = 3
 WINDOW = 0.1  # of the longest length: how far below it other episode ends are counted for comparison
+ATOM_ROWS = 5  # rows that must share one extreme value before it is called a bound that actions sit on
+
+TIME_LIMIT = Thresholds(
+    0.005,
+    0.05,
+    "an end that is none cuts off all later reward; with ends at a rate p a step a value loses about "
+    "γp/(1 − γ + γp) of itself, and 5 % is more than most intervals are wide",
+)
+ATOMS = Thresholds(
+    0.01,
+    0.5,
+    "an action that was clipped to a bound has a probability there, not a density: its weight is wrong by an "
+    "unknown factor; 1 % of the rows can carry several per cent of the weight where the target uses the bound",
+)
+DROPPED = Thresholds(
+    0.25, 0.9, "rows dropped at random cost precision only, but nothing says that a quarter is random"
+)
+EPISODES = Thresholds(
+    30, 5, "the interval resamples episodes: from under 30 it is rough, from under 5 a guess", below=True
+)
+REWARDS = Thresholds(
+    0.0,
+    0.1,
+    "V̂ per step is a weighted mean of rewards: outside their range, and 0 after an end, it is the network's "
+    "invention; a tenth of the range is left for rewards that the log did not happen to see",
+)
+WIDTH = Thresholds(
+    0.5,
+    1.6,
+    "an interval half as wide, to either side, as single episodes scatter is what ten episodes of the target itself "
+    "would give, and 1.6 what one would: then try the policy once instead",
+)
 
 
-def log_facts(problem: Problem) -> dict[str, Any]:
-    """Return counts and shares that need no estimate, under names that begin with what they are about."""
-    c = problem.counts
+class LogFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts and shares of a log that need no estimate."""
+
+    rows: RowCounts
+    episode_longest: int  # steps
+    episodes_at_longest: int
+    episodes_at_longest_terminated: int
+    episodes_per_length_below_longest: float  # mean count of episodes at each length just below the longest
+    atom_share: float  # of the rows, with an action exactly on an extreme that others share
+    atom_shares: list[float]  # the same by action dimension
+    reward_mean: float
+    reward_std: float
+    reward_low: float
+    reward_high: float
+    return_std: float  # standard deviation of single episodes' (1 − γ) Σ γᵗ r_t
+
+
+def log_facts(problem: Problem) -> LogFacts:
+    """Return what the log shows without any estimate."""
     rewards = np.asarray(problem.rewards, np.float64)
-    return {
-        "rows_logged": c.logged,
-        "rows_used": c.used,
-        "rows_in_sample": c.in_sample,
-        "rows_without_next_state": c.without_next_state,
-        "rows_without_next_action": c.without_next_action,
-        "episodes": c.episodes,
-        **_ends(problem),
-        **_atom_facts(np.asarray(problem.actions)),
-        "reward_mean": float(rewards.mean()),
-        "reward_std": float(rewards.std()),
-        "reward_low": float(rewards.min()),
-        "reward_high": float(rewards.max()),
-        "return_std": float(discounted_returns(problem).std()),
-    }
-
-
-def _ends(problem: Problem) -> dict[str, Any]:
-    """Return how many episodes terminated, and how the longest ones ended."""
     lengths, terminated = episode_lengths(problem)
     longest = int(lengths.max())
     at_longest = lengths == longest
     below = (lengths < longest) & (lengths >= (1.0 - WINDOW) * longest - 1.0)
     lengths_below = max(1, longest - int(np.ceil((1.0 - WINDOW) * longest - 1.0)))
-    return {
-        "episode_longest": longest,
-        "episodes_terminated": int(terminated.sum()),
-        "episodes_at_longest": int(at_longest.sum()),
-        "episodes_at_longest_terminated": int((at_longest & terminated).sum()),
-        "episodes_per_length_below_longest": float(below.sum() / lengths_below),
-    }
+    on_bound = np.stack([_on_shared_extreme(column) for column in np.asarray(problem.actions).T], axis=1)
+    return LogFacts(
+        rows=problem.counts,
+        episode_longest=longest,
+        episodes_at_longest=int(at_longest.sum()),
+        episodes_at_longest_terminated=int((at_longest & terminated).sum()),
+        episodes_per_length_below_longest=float(below.sum() / lengths_below),
+        atom_share=float(on_bound.any(axis=1).mean()),
+        atom_shares=on_bound.mean(axis=0).tolist(),
+        reward_mean=float(rewards.mean()),
+        reward_std=float(rewards.std()),
+        reward_low=float(rewards.min()),
+        reward_high=float(rewards.max()),
+        return_std=float(_discounted_returns(problem).std()),
+    )
 
 
 def episode_lengths(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
@@ -60,36 +100,29 @@ def episode_lengths(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
     count, c = problem.counts.episodes, problem.counts
     lengths = np.bincount(episode, minlength=count)
     terminated = np.zeros(count, bool)
-    terminated[episode[c.going_on : c.in_sample]] = True
+    terminated[episode[c.nonterminal : c.in_sample]] = True
     has_last_row = terminated.copy()
     has_last_row[episode[c.in_sample :]] = True
     return lengths + ~has_last_row, terminated
 
 
-def discounted_returns(problem: Problem) -> np.ndarray:
+def in_time_order(problem: Problem) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the rows episode after episode, each in time order, with their episodes and steps since it began."""
+    # A stable sort is enough: the rows of one episode are in order already.
+    order = np.argsort(np.asarray(problem.episode), kind="stable")
+    episode = np.asarray(problem.episode)[order]
+    return order, episode, np.arange(len(order)) - np.searchsorted(episode, episode)
+
+
+def _discounted_returns(problem: Problem) -> np.ndarray:
     """Return (1 − γ) Σ γᵗ r_t of every logged episode as far as it goes: single draws of a value like V̂'s."""
     gamma, (order, episode, time) = float(problem.gamma), in_time_order(problem)
     rewards = np.asarray(problem.rewards, np.float64)[order]
     return (1.0 - gamma) * np.bincount(episode, gamma**time * rewards, problem.counts.episodes)
 
 
-def in_time_order(problem: Problem) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the rows episode after episode, each in time order, with their episodes and steps since it began."""
-    order = np.argsort(
-        np.asarray(problem.episode), kind="stable"
-    )  # within an episode they are in order already
-    episode = np.asarray(problem.episode)[order]
-    return order, episode, np.arange(len(order)) - np.searchsorted(episode, episode)
-
-
-def _atom_facts(actions: np.ndarray) -> dict[str, Any]:
-    """Return the share of rows with an action exactly on an extreme that others share, in all and by dimension."""
-    on_bound = (_on_shared_extreme(column) for column in actions.T)
-    flags = np.stack(list(on_bound), axis=1)
-    return {"atom_share": float(flags.any(axis=1).mean()), "atom_shares": flags.mean(axis=0).tolist()}
-
-
 def _on_shared_extreme(column: np.ndarray) -> np.ndarray:
+    """Return which actions lie exactly on the least or largest value, where several rows share it."""
     flags = np.zeros(len(column), bool)
     if column.min() == column.max():
         return flags  # an action that never varies is another matter: nothing was clipped
@@ -100,94 +133,121 @@ def _on_shared_extreme(column: np.ndarray) -> np.ndarray:
     return flags
 
 
-# A spike of episode ends at the longest length is a time limit; natural ends thin out towards it.
-SPIKE_SHARE = 0.01  # of the episodes: fewer ends at one length may be chance
-SPIKE_FACTOR = 5.0  # times as many ends as at the lengths just below
-SPIKE_EPISODES = 3
+def log_checks(facts: LogFacts, gamma: float, uses_density: bool) -> list[Check]:
+    """Return the checks of a log with these `facts`, discounted by `gamma`.
 
-TIME_LIMIT = Limit(
-    0.005,
-    0.05,
-    "an end that is none cuts off all later reward; with ends at a rate p a step a value loses about "
-    "γp/(1 − γ + γp) of itself, and 5 % is more than most intervals are wide",
-)
-ATOMS = Limit(
-    0.01,
-    0.5,
-    "an action that was clipped to a bound has a probability there, not a density: its weight is wrong by an "
-    "unknown factor; 1 % of the rows can carry several per cent of the weight where the target uses the bound",
-)
-DROPPED = Limit(
-    0.25, 0.9, "rows dropped at random cost precision only, but nothing says that a quarter is random"
-)
-EPISODES = Limit(
-    30,
-    5,
-    "episodes are what the interval resamples: from fewer than 30 its ends are rough, from fewer than 5 a guess",
-    below=True,
-)
+    `uses_density` says whether the estimator uses the behaviour density, and so learns in-sample.
+    """
+    of_all = [_time_limit(facts, gamma), _episodes(facts)]
+    return [*of_all, _dropped(facts, in_sample=uses_density), _atoms(facts, uses_density=uses_density)]
 
 
-def log_diagnostics(facts: Mapping[str, Any], gamma: float, *, uses_density: bool) -> list[Diagnostic]:
-    """Return the diagnostics of a log for an estimator that does or does not use the behaviour density."""
-    found = [_time_limit(facts, gamma), _episodes(facts), _dropped(facts, in_sample=uses_density)]
-    return [*found, _atoms(facts, uses_density=uses_density)]
+def value_checks(estimate: Estimate, facts: LogFacts, half_width: float | None) -> list[Check]:
+    """Return the checks that hold an `estimate` against the `facts` of its log; none where no seed has a value.
+
+    `half_width` is half the width of V̂'s interval, None where there is no interval.
+    """
+    if not np.isfinite(estimate.values).any():
+        return []
+    width = [] if half_width is None else [_width(facts, half_width)]
+    return [_reward_range(estimate, facts), *width]
 
 
-def _time_limit(facts: Mapping[str, Any], gamma: float) -> Diagnostic:
-    ended, longest = facts["episodes_at_longest_terminated"], facts["episode_longest"]
-    spike = ended == facts["episodes_at_longest"] and ended >= max(
+def _time_limit(facts: LogFacts, gamma: float) -> Check:
+    ended, longest = facts.episodes_at_longest_terminated, facts.episode_longest
+    spike = ended == facts.episodes_at_longest and ended >= max(
         SPIKE_EPISODES,
-        SPIKE_SHARE * facts["episodes"],
-        SPIKE_FACTOR * facts["episodes_per_length_below_longest"],
+        SPIKE_SHARE * facts.rows.episodes,
+        SPIKE_FACTOR * facts.episodes_per_length_below_longest,
     )
     if not spike:
-        line = "no sign that time limits were logged as terminations"
-        return graded("time_limit", 0.0, TIME_LIMIT, line)
-    rate = gamma * ended / facts["rows_used"]
+        finding = "There is no sign that time limits were logged as terminations."
+        return TIME_LIMIT.check("time_limit", 0.0, finding, "")
+    rate = gamma * ended / facts.rows.used
     lost = rate / (1.0 - gamma + rate)
-    line = (
-        f"all {ended:,} episodes of the longest length, {longest:,} steps, are marked as terminated: if {longest:,} "
-        f"is a time limit, mark them as timeouts; taken for ends, they hide about {percent(lost)} of the value"
+    return TIME_LIMIT.check(
+        "time_limit",
+        lost,
+        f"All {ended:,} episodes of the longest length, {longest:,} steps, are marked as terminated: if they were "
+        f"only cut off there, about {percent(lost)} of the value is hidden.",
+        f"If {longest:,} steps is a time limit, mark these ends as timeouts in the log instead of terminals.",
     )
-    return graded("time_limit", lost, TIME_LIMIT, line)
 
 
-def _episodes(facts: Mapping[str, Any]) -> Diagnostic:
-    count = facts["episodes"]
-    line = f"the log holds {count:,} episode{'s' * (count != 1)}"
-    if count < EPISODES.care:
-        line += ": too few for their chance differences to average out"
-    return graded("episodes", count, EPISODES, line, "{:.0f}".format)
+def _episodes(facts: LogFacts) -> Check:
+    count = facts.rows.episodes
+    finding = f"The log holds {count:,} episode{'s' * (count != 1)}"
+    finding += ": too few for their chance differences to average out." if count < EPISODES.care else "."
+    advice = f"Log more episodes, at least {EPISODES.care:.0f}; more steps in the same episodes help less."
+    return EPISODES.check("episodes", count, finding, advice, shown="{:.0f}".format)
 
 
-def _dropped(facts: Mapping[str, Any], *, in_sample: bool) -> Diagnostic:
-    kept = facts["rows_in_sample"] if in_sample else facts["rows_used"]
-    dropped = facts["rows_logged"] - kept
-    share = dropped / facts["rows_logged"]
+def _dropped(facts: LogFacts, *, in_sample: bool) -> Check:
+    rows = facts.rows
+    dropped = rows.logged - (rows.in_sample if in_sample else rows.used)
     why = []
-    if facts["rows_without_next_state"]:
-        why.append(f"{facts['rows_without_next_state']:,} whose next state was not logged")
-    if in_sample and facts["rows_without_next_action"]:
-        why.append(f"{facts['rows_without_next_action']:,} at a cut, whose next action was not logged")
-    line = f"{dropped:,} of {facts['rows_logged']:,} rows are not used" + (
-        f": {', '.join(why)}" if why else ""
+    if rows.without_next_state:
+        why.append(f"{rows.without_next_state:,} whose next state was not logged")
+    if in_sample and rows.without_next_action:
+        why.append(f"{rows.without_next_action:,} at a cut, whose next action was not logged")
+    finding = f"{dropped:,} of {rows.logged:,} rows are not used" + (f": {', '.join(why)}." if why else ".")
+    advice = (
+        "Log the next state of every row, and longer episodes, so that fewer rows are lost where one is cut."
     )
-    return graded("rows_dropped", share, DROPPED, line)
+    return DROPPED.check("rows_dropped", dropped / rows.logged, finding, advice)
 
 
-def _atoms(facts: Mapping[str, Any], *, uses_density: bool) -> Diagnostic:
-    share = facts["atom_share"]
-    dimensions = [str(j) for j, part in enumerate(facts["atom_shares"]) if part > 0]
-    limit = (
-        ATOMS if uses_density else Limit(float("inf"), float("inf"), "no density is used, so none is wrong")
-    )
-    line = "no logged actions sit together on a bound"
-    if share > 0:
-        line = (
-            f"{percent(share)} of the logged actions sit exactly on a bound (dimension {', '.join(dimensions)}): "
-            "they were clipped"
+def _atoms(facts: LogFacts, *, uses_density: bool) -> Check:
+    thresholds = ATOMS if uses_density else unjudged("no density is used, so none is wrong")
+    finding = "No logged actions sit together on a bound."
+    if facts.atom_share > 0:
+        dimensions = [str(j) for j, share in enumerate(facts.atom_shares) if share > 0]
+        finding = (
+            f"{percent(facts.atom_share)} of the logged actions sit exactly on a bound "
+            f"(dimension {', '.join(dimensions)}): they were clipped"
         )
-        if uses_density:
-            line += ", and a density of the unclipped actions gives them wrong weights"
-    return graded("clipped_actions", share, limit, line)
+        finding += (
+            ", and a density of the unclipped actions gives them wrong weights." if uses_density else "."
+        )
+    advice = (
+        "Log actions as they were drawn, before any clipping, or use an estimator without a density (fqe)."
+    )
+    return thresholds.check("clipped_actions", facts.atom_share, finding, advice)
+
+
+def _reward_range(estimate: Estimate, facts: LogFacts) -> Check:
+    low, high = facts.reward_low, facts.reward_high
+    if facts.rows.terminated:
+        low, high = min(low, 0.0), max(high, 0.0)
+    beyond = np.maximum(estimate.known - high, low - estimate.known)
+    out = max(0.0, float(beyond.max())) / max(high - low, 1e-12 * max(abs(low), abs(high)), 1e-300)
+    where = f"the logged rewards, {digits(low)} to {digits(high)}"
+    if out == 0.0:
+        finding = f"V̂ lies within {where}, as a mean of rewards must."
+    else:
+        furthest = digits(float(estimate.known[np.argmax(beyond)]))
+        finding = (
+            f"V̂ of {int((beyond > 0).sum())} of {len(estimate.values)} seeds lies outside {where} (as far as "
+            f"{furthest}): a mean of rewards cannot, so Q is diverging."
+        )
+    return REWARDS.check(
+        "reward_range",
+        out,
+        finding,
+        "Lower the learning rate or renew the target network more slowly, or use an estimator that learns from "
+        "logged actions only (kmifqe).",
+        shown=lambda x: f"{percent(x)} of the range",
+    )
+
+
+def _width(facts: LogFacts, half_width: float) -> Check:
+    ratio = half_width / max(facts.return_std, 1e-300)
+    worth = (1.645 / max(ratio, 1e-30)) ** 2  # a mean of so many has a 90 % interval as wide
+    finding = (
+        f"The interval reaches {digits(half_width)} to either side: about what "
+        f"{f'{worth:,.0f} episodes' if worth >= 1.5 else 'one episode or less'} of the target itself would give."
+    )
+    advice = (
+        "Log more episodes near the target's actions; a few trials of the target itself would tell as much."
+    )
+    return WIDTH.check("interval_width", ratio, finding, advice, shown=digits)

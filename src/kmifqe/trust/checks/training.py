@@ -1,64 +1,198 @@
-"""What speaks against V̂ having converged, read off its trajectory: it needs no final state."""
+"""Checks of training: whether V̂ converged, and whether Q agrees with itself along logged episodes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
+import msgspec
 import numpy as np
 
-from kmifqe.estimators.base import Estimate
-from kmifqe.trust.checks.base import Diagnostic, Limit, digits, graded, percent
+from kmifqe.estimators.base import Estimate, Estimator, bootstrapped, state_of_seed
+from kmifqe.io.format import digits, number
+from kmifqe.mdp.problem import Problem
+from kmifqe.trust.checks.base import Check, Thresholds
+from kmifqe.trust.checks.log import in_time_order
+from kmifqe.trust.checks.overlap import NextActions, root_mean_square, whitening
 
 LAST = 0.75  # where the last quarter of a run begins
 FAR = 100.0  # a seed this many typical distances from the median has run away
+KEPT_SEEDS = 3  # networks whose Q is looked at; one of the paper's size takes 0.3 MB in a landscape
+TD_ROWS = 20_000  # looked at for held-out TD errors
+HELD_OUT_EPISODES = 0.2  # of the episodes, those with the least weights
+EARLY_ROWS = 40_000  # looked at along episodes, at most
+NEGLIGIBLE = 0.01  # a discount at which a TD error no longer matters for V̂
+NEAR = 0.5  # standard deviation of the weight of rows near the target's action, in typical logged distances
+SIGNIFICANT = 2.0  # standard errors that are left to chance
 
-ARRIVED = Limit(
+DIVERGED = (
+    "a seed without a finite value is an estimator that does not converge on this log; others may do the same"
+)
+RAN_AWAY = "seeds differ by chance only; a hundred times their usual distance is no chance"
+ARRIVED = Thresholds(
     0.98,
     0.8,
     "each copy of the target network lets one more step of the future in: c copies 1 − γᶜ of the value, t soft steps "
     "1 − (1 − τ(1 − γ))ᵗ; 2 % missing is within most intervals, 20 % is not",
     below=True,
 )
-MOVED = Limit(
-    1.0,
-    5.0,
-    "a value that moves by more than the seeds differ, or by more than 1 % of itself, within a quarter of the run "
-    "will go on doing so",
+MOVED = Thresholds(
+    1.0, 5.0, "what moves by more than the seeds differ, or 1 %, in a quarter of the run will go on moving"
 )
-REWARDS = Limit(
-    0.0,
-    0.1,
-    "V̂ per step is a weighted mean of rewards: outside their range, and 0 after an end, it is the network's "
-    "invention; a tenth of the range is left for rewards that the log did not happen to see",
-)
-WIDTH = Limit(
-    0.5,
-    1.6,
-    "an interval half as wide, to either side, as single episodes scatter is what ten episodes of the target itself "
-    "would give, and 1.6 what one would: then try the policy once instead",
-)
-START = Limit(
+START = Thresholds(
     0.33,
     1.5,
     "along logged episodes a right Q's TD errors cancel; what is left over is missing from V̂, or too much in it. A "
     "bias of a third of the half-width lowers a 90 % interval's coverage to 85 %, 1.5 of it puts the truth outside",
 )
-START_SIGNIFICANT = 2.0  # standard errors that are left to chance
-HELD_OUT = Limit(
-    1.5,
-    3.0,
-    "on episodes that training saw, TD errors are the environment's chance; half as large again on others means that "
-    "Q has learned the log by heart",
+HELD_OUT = Thresholds(
+    1.5, 3.0, "TD errors half as large again on other episodes mean that Q has learned the log by heart"
 )
+
+Q = Callable[[np.ndarray, np.ndarray], np.ndarray]  # states (n, q), actions (n, d) -> Q (n,), in units of V̂
+
+
+class TdFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """TD errors over 1 − γ, which is how far they move V̂, on episodes that a seed was trained on and on others."""
+
+    td_rms_trained: float
+    td_rms_held_out: float
+
+
+class StartFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What Q misses of its own promise along logged episodes, in units of V̂, with its standard error."""
+
+    start_td: float
+    start_td_error: float
+
+
+def trained_q(estimator: Estimator, estimate: Estimate, problem: Problem) -> dict[int, Q]:
+    """Return the Q functions that were trained, by the positions of the first KEPT_SEEDS seeds with a finite value.
+
+    `estimator`, which made the `estimate` of the `problem`, evaluates its networks exactly as in training. There are
+    none where it learns no Q, or where the estimate has no final state because it was read from disk.
+    """
+    trained = estimator.q
+    if trained is None or estimate.final_state is None:
+        return {}
+
+    def q(position: int, states: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        state = state_of_seed(estimate.final_state, position)
+        return np.asarray(trained(state, problem, jnp.asarray(states), jnp.asarray(actions)))
+
+    kept = np.flatnonzero(np.isfinite(estimate.values))[:KEPT_SEEDS]
+    return {int(position): partial(q, int(position)) for position in kept}
+
+
+def td_facts(estimator: Estimator, estimate: Estimate, problem: Problem) -> TdFacts | None:
+    """Return TD errors on held-out and other episodes; None without a bootstrap or without a Q.
+
+    `estimator` made the `estimate` of the `problem`.
+    """
+    networks = trained_q(estimator, estimate, problem) if estimate.bootstrap else {}
+    if not networks:
+        return None
+    in_sample = estimator.kernel is not None
+    n = problem.counts.in_sample if in_sample else problem.counts.used
+    rng = np.random.default_rng(0)
+    rows = np.arange(n) if n <= TD_ROWS else np.sort(rng.choice(n, TD_ROWS, replace=False))
+    nonterminal, episode = ~np.asarray(problem.terminated)[rows], np.asarray(problem.episode)[rows]
+    keys = jnp.stack([jax.random.key(int(estimate.seeds[position])) for position in networks])
+    episode_weights = np.asarray(bootstrapped(problem, keys).episode_weights)
+    next_actions = problem.next_actions if in_sample else problem.target_actions
+    found = []
+    for (position, q), drawn in zip(networks.items(), episode_weights):
+        errors = _td_errors(q, problem, rows, next_actions[rows])
+        weights = np.ones(len(rows))
+        if estimator.kernel is not None and nonterminal.any():
+            of = state_of_seed(estimate.final_state, position), problem, jnp.asarray(rows[nonterminal])
+            weights[nonterminal] = np.asarray(estimator.kernel.importance_weights(*of))
+            weights[~nonterminal] = weights[nonterminal].mean()
+        held_out = (drawn <= np.quantile(drawn, HELD_OUT_EPISODES))[episode]
+        if held_out.any() and not held_out.all():
+            found.append([_weighted_rms(errors, weights, part) for part in (~held_out, held_out)])
+    means = np.mean(found, axis=0) / (1.0 - float(problem.gamma)) if found else np.array([np.nan])
+    if not np.isfinite(means).all():
+        return None
+    return TdFacts(td_rms_trained=float(means[0]), td_rms_held_out=float(means[1]))
+
+
+def start_facts(
+    estimator: Estimator, estimate: Estimate, problem: Problem, near: NextActions
+) -> StartFacts | None:
+    """Return what V̂ misses along logged episodes; None without a Q.
+
+    `estimator` made the `estimate` of the `problem`; `near` tells how far apart logged actions lie.
+    """
+    networks = trained_q(estimator, estimate, problem)
+    if not networks:
+        return None
+    early, gamma = _early_rows(problem), float(problem.gamma)
+    targets = problem.target_actions[early.rows]
+    errors = np.mean([_td_errors(q, problem, early.rows, targets) for q in networks.values()], axis=0)
+    distance = root_mean_square((np.asarray(problem.actions[early.rows]) - early.targets) @ whitening(near).T)
+    missed, error = _discounted_mean(errors, np.exp(-0.5 * (distance / NEAR) ** 2), early, gamma)
+    return StartFacts(start_td=missed, start_td_error=error) if np.isfinite([missed, error]).all() else None
+
+
+def _td_errors(q: Q, problem: Problem, rows: np.ndarray, next_actions: Any) -> np.ndarray:
+    """Return (1−γ) r + γ Q(s', a') − Q(s, a) of rows, a' the next action that is given."""
+    now = q(np.asarray(problem.states[rows]), np.asarray(problem.actions[rows]))
+    later = q(np.asarray(problem.next_states[rows]), np.asarray(next_actions))
+    gamma, nonterminal = float(problem.gamma), ~np.asarray(problem.terminated)[rows]
+    return (1.0 - gamma) * np.asarray(problem.rewards, np.float64)[rows] + gamma * nonterminal * later - now
+
+
+def _weighted_rms(errors: np.ndarray, weights: np.ndarray, part: np.ndarray) -> float:
+    total = max(float(weights[part].sum()), 1e-300)
+    return float(np.sqrt(np.sum(weights[part] * errors[part] ** 2) / total))
+
+
+class _Early(NamedTuple):
+    """Rows of whole episodes while their discount matters."""
+
+    rows: np.ndarray
+    time: np.ndarray  # steps since the episode began
+    episode: np.ndarray
+    targets: np.ndarray  # (n, d): π̃(s_t)
+    ends: np.ndarray  # bool: the episode terminates here
+
+
+def _early_rows(problem: Problem) -> _Early:
+    """Return the early rows of all episodes, or of evenly chosen ones where they are too many."""
+    gamma, (order, episodes, time) = float(problem.gamma), in_time_order(problem)
+    early = time <= (np.log(NEGLIGIBLE) / np.log(gamma) if gamma > 0.0 else 0.0)
+    every = -(-int(early.sum()) // EARLY_ROWS)
+    kept = np.flatnonzero(early & (episodes % every == 0))
+    first = time[kept] == 0
+    targets = np.asarray(problem.target_actions[order[np.maximum(kept - 1, 0)]])
+    targets = np.where(first[:, None], np.asarray(problem.first_actions)[episodes[kept]], targets)
+    ends = np.asarray(problem.terminated)[order[kept]]
+    return _Early(order[kept], time[kept], episodes[kept], targets, ends)
+
+
+def _discounted_mean(errors: np.ndarray, g: np.ndarray, early: _Early, gamma: float) -> tuple[float, float]:
+    """Return Σ_t γᵗ Σ g δ_t / Σ g over episodes, and its standard error with episodes as units.
+
+    Time t counts as far as episodes get there without terminating. Where they are cut before the discount has
+    faded, what was seen stands for the rest: the sum is divided by the share of the discounts that it covers.
+    """
+    total = np.maximum(np.bincount(early.time, weights=g), 1e-300)
+    means = np.bincount(early.time, weights=g * errors) / total
+    continuing = 1.0 - np.bincount(early.time, weights=early.ends) / np.bincount(early.time)
+    reached = gamma ** np.arange(len(means) + 1) * np.cumprod([1.0, *continuing])
+    discounts = reached[:-1] / (1.0 - reached[-1])
+    scatter = discounts[early.time] * g * (errors - means[early.time]) / total[early.time]
+    by_episode = np.bincount(early.episode, weights=scatter)
+    return float(discounts @ means), float(np.sqrt(np.sum(by_episode**2)))
 
 
 def without_diverged(estimate: Estimate) -> Estimate:
-    """Return the estimate of the seeds that ended with a finite value; all of them if none did.
-
-    Seeds train apart, so one that diverged says nothing of the others' values, only of the estimator.
-    """
+    """Return the estimate of the seeds that ended with a finite value, which trained apart; all if none did."""
     finite = np.isfinite(estimate.values)
     if finite.all() or not finite.any():
         return estimate
@@ -72,78 +206,56 @@ def without_diverged(estimate: Estimate) -> Estimate:
     )
 
 
-def training_diagnostics(estimate: Estimate) -> list[Diagnostic]:
-    """Return the diagnostics of convergence; seeds that diverged are named, the rest is about the others."""
-    found: list[Diagnostic | None] = [_diverged(estimate)]
+def training_checks(estimate: Estimate, arrived: float | None) -> list[Check]:
+    """Return the checks of convergence: seeds that diverged are named, the rest is about the others.
+
+    `arrived` is the largest share of the value that can have reached Q; None where the estimator does not say.
+    """
+    found: list[Check | None] = [_diverged(estimate, arrived)]
     if np.isfinite(estimate.values).any():
         healthy = without_diverged(estimate)
-        found += [_flat_weights(healthy), _ran_away(healthy), _copies(healthy), _moving(healthy)]
-    return [diagnostic for diagnostic in found if diagnostic is not None]
+        copies = None if arrived is None else _copies(healthy, arrived)
+        found += [_ran_away(healthy), copies, _moving(healthy)]
+    return [check for check in found if check is not None]
 
 
-def value_diagnostics(
-    estimate: Estimate, facts: Mapping[str, Any], half_width: float | None
-) -> list[Diagnostic]:
-    """Return the diagnostics that hold V̂, its interval and its TD errors against the log's rewards."""
-    if not np.isfinite(estimate.values).any():
-        return []
-    found = [_reward_range(estimate, facts)]
-    if half_width is not None:
-        found.append(_width(facts, half_width))
-        if facts.get("start_td_error") is not None:
-            found.append(_start(facts, half_width))
-    if "td_rms_held_out" in facts:
-        found.append(_held_out(facts))
+def consistency_checks(td: TdFacts | None, start: StartFacts | None, half_width: float | None) -> list[Check]:
+    """Return the checks of TD errors, `td` on held-out episodes and `start` along episodes, each where measured.
+
+    `half_width` is half the width of V̂'s interval, None where there is no interval.
+    """
+    found = []
+    if start is not None and half_width is not None:
+        found.append(_start(start, half_width))
+    if td is not None:
+        found.append(_held_out(td))
     return found
 
 
-def _diverged(estimate: Estimate) -> Diagnostic:
+def _diverged(estimate: Estimate, arrived: float | None) -> Check:
     lost = ~np.isfinite(estimate.values)
-    reason = (
-        "a seed without a finite value is an estimator that does not converge on this log; others may follow"
-    )
-
-    def told(level: Any, line: str) -> Diagnostic:
-        return Diagnostic(
-            "diverged", float(lost.sum()), level, line, "care from 1 seed, bad from half", reason
+    count, seeds = int(lost.sum()), len(lost)
+    advice = "Lower the learning rate, or renew the target network more slowly, and look for extreme rewards."
+    if not count:
+        finding = "Every seed ended with a finite value."
+    elif arrived == 0.0:
+        finding = f"{estimate.steps:,} steps are too few for this estimator: there is no value yet."
+        advice = f"Train for more steps than {estimate.steps:,}."
+    elif count == seeds:
+        finding = f"{_names(estimate, lost)} diverged: there is no value."
+    else:
+        spread = f" ± {number(estimate.spread)}" if len(estimate.known) > 1 else ""
+        finding = (
+            f"{count} of {seeds} seeds diverged ({_names(estimate, lost).lower()}); V̂ of the remaining "
+            f"{len(estimate.known)} is {number(estimate.value)}{spread}."
         )
-
-    stages = estimate.config.get("stages")
-    if not lost.any():
-        return told("ok", "every seed ended with a finite value")
-    if stages and estimate.steps <= sum(stages[:2]):
-        return told(
-            "bad", f"{estimate.steps:,} steps end before the density ratio is trained: there is no value yet"
-        )
-    if lost.all():
-        return told("bad", f"{_seeds(estimate, lost)} diverged: there is no value")
-    line = (
-        f"{estimate.diverged} of {len(lost)} seeds diverged ({_seeds(estimate, lost)}); V̂ of the remaining "
-        f"{len(estimate.known)} is {_value(estimate.value)}"
-    )
-    if len(estimate.known) > 1:
-        line += f" ± {_value(estimate.spread)}"
-    return told("bad" if lost.mean() >= 0.5 else "care", line)
+    threshold = "care from 1 seed, bad from half of them"
+    thresholds = Thresholds(0, -(-seeds // 2) - 1, DIVERGED)
+    return thresholds.check("diverged", count, finding, advice, threshold=threshold)
 
 
-def _flat_weights(estimate: Estimate) -> Diagnostic | None:
-    """Say when no row's importance weight tells it from another: the log holds nothing near the target's actions."""
-    clip, means = estimate.config.get("clip"), estimate.infos.get("mean_weight")
-    if means is None or clip is None or estimate.config.get("clip_per_dimension"):
-        return None
-    mean = float(np.max(means[-1]))
-    if mean > clip[0] * (1.0 + 1e-3):
-        return None
-    line = (
-        f"every importance weight is at its least, {clip[0]:g}: no logged action is near the target's, and V̂ rests "
-        "on nothing the target would do"
-    )
-    reason = "weights that tell no row from another make V̂ the behaviour's value"
-    return Diagnostic("flat_weights", mean, "bad", line, f"bad at {clip[0]:g}", reason)
-
-
-def _ran_away(estimate: Estimate) -> Diagnostic | None:
-    """Name seeds far from all others: finite still, but on their way out."""
+def _ran_away(estimate: Estimate) -> Check | None:
+    """Name seeds far from all others: finite still, but diverging."""
     if len(estimate.values) < 3:
         return None
     distance = np.abs(estimate.values - np.median(estimate.values))
@@ -151,35 +263,25 @@ def _ran_away(estimate: Estimate) -> Diagnostic | None:
     far = distance > FAR * typical
     if typical == 0 or not far.any():
         return None
-    line = (
-        f"{_seeds(estimate, far)} ended at {', '.join(digits(v) for v in estimate.values[far])}, far from the other "
-        f"seeds' median {_value(float(np.median(estimate.values[~far])))}: diverging"
+    return Thresholds(0, -(-len(far) // 5) - 1, RAN_AWAY).check(
+        "ran_away",
+        int(far.sum()),
+        f"{_names(estimate, far)} ended at {', '.join(digits(v) for v in estimate.values[far])}, far from the other "
+        f"seeds' median {number(float(np.median(estimate.values[~far])))}: diverging.",
+        "Lower the learning rate or renew the target network more slowly; dropping these seeds mends nothing.",
+        threshold=f"care from one seed {FAR:g} times as far as the others, bad from a fifth of them",
     )
-    reason = "seeds differ by chance only; a hundred times their usual distance is no chance"
-    level = "bad" if far.mean() >= 0.2 else "care"
-    threshold = f"care from one seed {FAR:g} times as far as the others, bad from a fifth of them"
-    return Diagnostic("ran_away", float(far.sum()), level, line, threshold, reason)  # type: ignore[arg-type]
 
 
-def _copies(estimate: Estimate) -> Diagnostic | None:
+def _copies(estimate: Estimate, arrived: float) -> Check:
     """Say when the target network was renewed too seldom: a copy contracts by γ, a soft step by 1 − τ(1 − γ)."""
-    period, tau = estimate.config.get("target_period"), estimate.config.get("tau")
-    if period:
-        copies = estimate.steps // period
-        arrived, remedy = 1.0 - estimate.gamma**copies, "a smaller target_period"
-        line = f"{copies} target copies let"
-    elif tau and "stages" not in estimate.config:
-        arrived, remedy = 1.0 - (1.0 - tau * (1.0 - estimate.gamma)) ** estimate.steps, "a larger tau"
-        line = f"{estimate.steps:,} steps of a target network that follows by {tau:g} a step let"
-    else:
-        return None
-    line += f" at most {arrived:.0%} of the value arrive at gamma {estimate.gamma:g}"
-    if arrived < ARRIVED.care:
-        line += f"; take more steps, or {remedy}"
-    return graded("target_copies", arrived, ARRIVED, line)
+    steps, gamma = f"{estimate.steps:,} steps", f"gamma {estimate.gamma:g}"
+    finding = f"The target copies of {steps} let at most {arrived:.0%} of the value arrive at {gamma}."
+    advice = "Train for more steps, or renew the target network faster (smaller target_period, larger tau)."
+    return ARRIVED.check("target_copies", arrived, finding, advice)
 
 
-def _moving(estimate: Estimate) -> Diagnostic | None:
+def _moving(estimate: Estimate) -> Check | None:
     """Say when V̂ moved over the last quarter by more than the seeds differ."""
     late = int(np.searchsorted(estimate.recorded_steps, LAST * estimate.steps))
     earlier = estimate.trajectory[min(late, len(estimate.trajectory) - 1)]
@@ -189,64 +291,38 @@ def _moving(estimate: Estimate) -> Diagnostic | None:
     noise = estimate.spread if len(estimate.values) > 1 else 0.0
     allowed = max(noise, 0.01 * abs(estimate.value))
     ratio = abs(moved) / allowed if allowed > 0 else float(moved != 0)
-    line = f"V̂ moved by {moved:+.3g} over the last quarter of the steps"
+    more_than = ""
     if MOVED.level(ratio) != "ok":
-        line += f", more than the seeds differ ({digits(noise)})" if noise else ", more than 1 % of it"
-    return graded("drift", ratio, MOVED, line, digits)
+        more_than = f", more than the seeds differ ({digits(noise)})" if noise else ", more than 1 % of it"
+    finding = f"V̂ moved by {moved:+.3g} over the last quarter of the steps{more_than}."
+    advice = "Train for more steps, or let the learning rate fall towards the end, until V̂ stays where it is."
+    return MOVED.check("drift", ratio, finding, advice, shown=digits)
 
 
-def _reward_range(estimate: Estimate, facts: Mapping[str, Any]) -> Diagnostic:
-    low, high = facts["reward_low"], facts["reward_high"]
-    if facts["episodes_terminated"]:
-        low, high = min(low, 0.0), max(high, 0.0)
-    beyond = np.maximum(estimate.known - high, low - estimate.known)
-    out = max(0.0, float(beyond.max())) / max(high - low, 1e-12 * max(abs(low), abs(high)), 1e-300)
-    where = f"the logged rewards, {digits(low)} to {digits(high)}"
-    if out == 0.0:
-        line = f"V̂ lies within {where}, as a mean of rewards must"
-    else:
-        count = int((beyond > 0).sum())
-        furthest = digits(float(estimate.known[np.argmax(beyond)]))
-        line = (
-            f"V̂ of {count} of {len(estimate.values)} seeds lies outside {where} (as far as {furthest}): a mean of "
-            "rewards cannot, so Q is diverging"
-        )
-    return graded("reward_range", out, REWARDS, line, lambda x: f"{percent(x)} of the range")
-
-
-def _width(facts: Mapping[str, Any], half_width: float) -> Diagnostic:
-    ratio = half_width / max(facts["return_std"], 1e-300)
-    worth = (1.645 / max(ratio, 1e-30)) ** 2  # a mean of so many has a 90 % interval as wide
-    line = (
-        f"the interval reaches {digits(half_width)} to either side: about what "
-        f"{f'{worth:,.0f} episodes' if worth >= 1.5 else 'one episode or less'} of the target itself would give"
-    )
-    return graded("interval_width", ratio, WIDTH, line, digits)
-
-
-def _start(facts: Mapping[str, Any], half_width: float) -> Diagnostic:
-    missed, error = facts["start_td"], facts["start_td_error"]
-    beyond = max(0.0, abs(missed) - START_SIGNIFICANT * error) / max(half_width, 1e-300)
-    line = f"followed along logged episodes, Q misses {missed:+.2g} ± {digits(error)} of what it promises"
+def _start(facts: StartFacts, half_width: float) -> Check:
+    missed, error = facts.start_td, facts.start_td_error
+    beyond = max(0.0, abs(missed) - SIGNIFICANT * error) / max(half_width, 1e-300)
+    finding = f"Along logged episodes Q misses {missed:+.2g} ± {digits(error)} of what it promises"
     if START.level(beyond) != "ok":
-        line += f", where the interval allows {digits(half_width)}: Q is not yet right where episodes begin"
-    return graded("start_td", beyond, START, line, lambda x: f"{digits(x)} half-widths beyond chance")
-
-
-def _held_out(facts: Mapping[str, Any]) -> Diagnostic:
-    trained, held_out = facts["td_rms_trained"], facts["td_rms_held_out"]
-    ratio = held_out / max(trained, 1e-300)
-    line = (
-        f"TD errors are {digits(ratio)} times as large on episodes that training hardly saw as on the others"
+        finding += f", where the interval allows {digits(half_width)}: Q is wrong where episodes begin"
+    return START.check(
+        "start_td",
+        beyond,
+        f"{finding}.",
+        "Train for more steps or with a larger network; more logged episodes help where episodes begin.",
+        shown=lambda x: f"{digits(x)} half-widths beyond chance",
     )
-    return graded("held_out_td", ratio, HELD_OUT, line, digits)
 
 
-def _value(x: float) -> str:
-    """Return a value as the tables print it."""
-    return f"{x:.3f}" if 0.01 <= abs(x) < 1e5 else f"{x:.3g}"
+def _held_out(facts: TdFacts) -> Check:
+    ratio = facts.td_rms_held_out / max(facts.td_rms_trained, 1e-300)
+    finding = (
+        f"TD errors are {digits(ratio)} times as large on episodes that training hardly saw as on others."
+    )
+    advice = "Log more episodes, or use a smaller network or fewer steps: Q has learned the log by heart."
+    return HELD_OUT.check("held_out_td", ratio, finding, advice, shown=digits)
 
 
-def _seeds(estimate: Estimate, which: np.ndarray) -> str:
+def _names(estimate: Estimate, which: np.ndarray) -> str:
     names = [str(seed) for seed, chosen in zip(estimate.seeds, which) if chosen]
-    return f"seed{'s' if len(names) > 1 else ''} {', '.join(names)}"
+    return f"Seed{'s' if len(names) > 1 else ''} {', '.join(names)}"

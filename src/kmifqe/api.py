@@ -1,0 +1,413 @@
+"""evaluate(): from a log and a policy to a value that can be believed or not. The only runner there is.
+
+`evaluate` loads, builds, fits, examines, judges and stores. `run_estimators` is its middle: it alone calls `fit`, for
+the command line, the demo, the experiments and the studies alike.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from kmifqe.behavior import FitReport, FitRequest, fit_or_load, parse_behavior
+from kmifqe.errors import InputError
+from kmifqe.estimators import Estimate, Estimator, Progress, fit, make_estimator
+from kmifqe.estimators.fit import Checkpoints, Plan, make_plan
+from kmifqe.estimators.forecast import placed, with_fallback
+from kmifqe.estimators.registry import check_settings, find_entry
+from kmifqe.io.files import disk_sentence
+from kmifqe.io.format import size
+from kmifqe.io.logs import load_dataset
+from kmifqe.io.policies import check_policy_fits, load_policy
+from kmifqe.mdp import Problem, Transitions
+from kmifqe.mdp.ask import Behavior, Logged, Policy
+from kmifqe.report.figures import save_figures
+from kmifqe.report.page import REPORT
+from kmifqe.report.result import Question, Result
+from kmifqe.report.watch import Watch, default_watch, device_name
+from kmifqe.store import Interrupted, RunDirectory, open_run
+from kmifqe.store.checkpoints import SAVE_SECONDS
+from kmifqe.trust.checks import measure
+from kmifqe.trust.interval import LEVEL, check_level
+from kmifqe.trust.landscape import LANDSCAPE, keep_landscape
+
+SEEDS = 10
+TIMED_STEPS = 20_000  # a shorter run is over before its time is forecast
+Data = Transitions | str | PathLike[str]
+PolicyLike = Policy | Callable[..., Any] | str | PathLike[str]
+Examine = Callable[[Estimator, Estimate, Problem], Estimate]
+
+
+class Store:
+    """Keeps what fits have reached; this one keeps nothing. A `RunDirectory` keeps everything."""
+
+    def begin_fit(self, plan: Plan) -> None:
+        """Make ready for the fit of `plan`, or raise where it is not to be begun."""
+
+    def finished(self, plan: Plan) -> Estimate | None:
+        """Return the estimate that is stored for `plan`, if there is one."""
+        return None
+
+    def checkpoints(self, plan: Plan) -> Checkpoints | None:
+        """Return where the fit of `plan` keeps its snapshots, None for nowhere."""
+        return None
+
+    def finish(self, plan: Plan, estimate: Estimate) -> None:
+        """Store the `estimate` of `plan`."""
+
+
+def evaluate(
+    data: Data,
+    policy: PolicyLike,
+    *,
+    behavior: Behavior | Logged | str | None = None,
+    gamma: float = 0.99,
+    estimators: Sequence[str | Estimator] = ("kmifqe",),
+    preset: str = "fast",
+    settings: Sequence[str] = (),
+    steps: int | None = None,
+    seeds: int | Sequence[int] = SEEDS,
+    bootstrap: bool = True,
+    level: float = LEVEL,
+    policy_normalization: str | None = None,
+    max_episode_steps: int | None = None,
+    out: str | PathLike[str] | None = None,
+    resume: bool = False,
+    force: bool = False,
+    save_seconds: float = SAVE_SECONDS,
+    on_progress: Callable[[Progress], None] | None = None,
+    watch: Watch | None = None,
+    stop_asked: Callable[[], bool] = lambda: False,
+    command: Sequence[str] = (),
+) -> Result:
+    """Return what a deterministic policy is worth, judged from a log, with an interval and a verdict.
+
+    Args:
+        data: the log: `Transitions`, or what `load_dataset` reads (a file, a directory, a Minari id).
+        policy: the policy to judge: a file, `module:function`, a function of states, or an object with `predict`.
+        behavior: the density of the controller that made the log: "logged", "fit", "gaussian:POLICY:STD", a fitted
+            file, `module:function`, or an object with `log_prob`. None where no estimator needs one.
+        gamma: the discount, 0 <= gamma < 1.
+        estimators: names of the registry (`kmifqe.estimators.entries()`), or estimators that were made by hand.
+        preset: the settings that named estimators start from; see `kmifqe evaluate --help`.
+        settings: changes to them, such as "clip=0.001,10" or "fqe.hidden=128".
+        steps: training steps of every estimator; by default the preset's.
+        seeds: how many networks are trained side by side, or the seeds themselves.
+        bootstrap: whether every network weights the log's episodes in its own way, which an interval needs.
+        level: how often the interval should hold the truth, between 0 and 1.
+        policy_normalization: statistics that the policy's inputs were normalised with (VecNormalize), or "none".
+        max_episode_steps: cut longer episodes of the log into pieces of this length.
+        out: a run directory for result.json, report.html, figures and snapshots; None keeps nothing.
+        resume: go on with the run in `out`; the result has the bits of a run that was never stopped.
+        force: replace an earlier run in `out`.
+        save_seconds: the least time between two snapshots.
+        on_progress: called after every record of a fit, for instance with a logger of `report.loggers`.
+        watch: hears sentences and progress; by default they are shown where stderr is a terminal, or in a notebook.
+        stop_asked: asked between blocks of steps; True saves and raises `store.Interrupted`.
+        command: the command line that asks, for the record.
+    """
+    options = _options(locals())
+    watch = default_watch() if watch is None else watch
+    check_level(level)
+    made = _make_estimators(estimators, preset, settings, steps, behavior)
+    with ExitStack() as stack:
+        run: RunDirectory | None = None
+        if out is not None:
+            open_ = open_run(
+                Path(out),
+                options,
+                resume=resume,
+                force=force,
+                save_seconds=save_seconds,
+                stop_asked=stop_asked,
+                warn=watch.warn,
+            )
+            run = stack.enter_context(open_)
+        target = load_policy(policy, normalization=policy_normalization)
+        log = (
+            data
+            if isinstance(data, Transitions)
+            else load_dataset(str(data), max_episode_steps=max_episode_steps)
+        )
+        check_policy_fits(target, log.state_dim, log.action_dim)
+        for note in log.notes:
+            watch.note(note)
+        density, fit_report = _density(behavior, made, log, target, policy_normalization, run, watch)
+        problem = Problem.build(log, target, density, gamma)
+        question = Question.about(
+            problem,
+            data=log.name if isinstance(data, Transitions) else str(data),
+            policy=str(policy) if isinstance(policy, str | PathLike) else getattr(target, "name", "policy"),
+            behavior=_behavior_name(behavior),
+            notes=log.notes,
+        )
+        del log
+        _announce(problem, watch)
+        return evaluate_problem(
+            problem,
+            made,
+            question,
+            steps=[steps] * len(made),
+            seeds=seeds,
+            bootstrap=bootstrap,
+            level=level,
+            folder=None if run is None else run.path,
+            run=run,
+            on_progress=on_progress,
+            watch=watch,
+            command=command,
+            behavior_fit=fit_report,
+        )
+
+
+def evaluate_problem(
+    problem: Problem,
+    estimators: Sequence[Estimator],
+    question: Question,
+    *,
+    steps: Sequence[int | None],
+    seeds: int | Sequence[int] = SEEDS,
+    bootstrap: bool = True,
+    level: float = LEVEL,
+    folder: Path | None = None,
+    run: RunDirectory | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    watch: Watch | None = None,
+    **more: Any,
+) -> Result:
+    """Return what `estimators` say of a problem that is built already; `evaluate` builds one from files.
+
+    Args:
+        problem: the arrays to learn from.
+        estimators: what is fitted, the headline first.
+        question: what the result says was asked.
+        steps: of each estimator; None for its own default.
+        seeds: how many networks are trained side by side, or the seeds themselves.
+        bootstrap: whether every network weights the log's episodes in its own way.
+        level: how often the interval should hold the truth.
+        folder: where result.json, report and figures go; None for nowhere.
+        run: the opened run directory that keeps snapshots; None for none.
+        on_progress: called after every record of a fit.
+        watch: hears sentences and progress; None for silence.
+        more: further fields of `Result.judged`, such as `references`.
+    """
+    watch = Watch() if watch is None else watch
+    plans = [
+        make_plan(estimator, problem, seeds=seeds, steps=own, bootstrap=bootstrap)
+        for estimator, own in zip(estimators, steps, strict=True)
+    ]
+    if run is not None:
+        run.begin(plans, problem)
+    estimates, problem = run_estimators(
+        problem,
+        estimators,
+        plans,
+        store=run,
+        watch=watch,
+        on_progress=on_progress,
+        examine=partial(examined, folder),
+    )
+    if run is not None and run.saves:
+        share = run.saving_seconds / max(sum(estimate.seconds for estimate in estimates), 1e-9)
+        watch.say(f"saved {run.saves} times on the way, {share:.2%} of the time")
+    result = Result.judged(estimates, question, level=level, **more)
+    if folder is not None:
+        store_result(result, folder)
+    return result
+
+
+def run_estimators(
+    problem: Problem,
+    estimators: Sequence[Estimator],
+    plans: Sequence[Plan],
+    *,
+    store: Store | RunDirectory | None = None,
+    watch: Watch | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    examine: Examine | None = None,
+    forecast: bool = True,
+    keep_state: bool = False,
+) -> tuple[list[Estimate], Problem]:
+    """Return the estimate of every estimator, one after the other, and the problem to go on with.
+
+    Where the device's memory gives out the data move to host memory, and the problem given is of no more use.
+
+    Args:
+        problem: the arrays to learn from.
+        estimators: what is fitted.
+        plans: seeds, steps and the rest of each fit, from `make_plan`.
+        store: keeps snapshots and finished estimates; a finished one is not computed again.
+        watch: hears sentences and progress; None for silence.
+        on_progress: called after every record of a fit.
+        examine: returns the estimate with what is to be known of its final state, before that is dropped.
+        forecast: whether memory and time are forecast before each fit.
+        keep_state: whether the estimates keep their final states, which are as large as the log.
+    """
+    watch = Watch() if watch is None else watch
+    store = Store() if store is None else store
+    estimates: list[Estimate] = []
+    try:
+        for estimator, plan in zip(estimators, plans, strict=True):
+            stored = store.finished(plan)
+            if stored is not None:
+                estimates.append(stored)
+                continue
+            store.begin_fit(plan)  # before half a minute of compilation
+            watch.begin(estimator.name)
+            if forecast:
+                problem = _placed(estimator, plan, problem, watch)
+                watch.begin(estimator.name)  # the time that is left begins here: the forecast has compiled
+            run = partial(
+                fit,
+                estimator,
+                plan=plan,
+                checkpoints=store.checkpoints(plan),
+                on_progress=_both(watch.progress, on_progress),
+            )
+            estimate, problem = with_fallback(run, problem, watch.warn)
+            if examine is not None:
+                estimate = examine(estimator, estimate, problem)
+            store.finish(plan, estimate)
+            estimates.append(estimate if keep_state else estimate.without_state())
+    except Interrupted as stopped:
+        stopped.finished = tuple(estimates)
+        raise
+    finally:
+        watch.end()
+    return estimates, problem
+
+
+def examined(folder: Path | None, estimator: Estimator, estimate: Estimate, problem: Problem) -> Estimate:
+    """Return `estimate` with what is measured of its final state and of `problem`.
+
+    What `estimator` says of Q around the target's actions is kept in `folder`, if one is given.
+    """
+    if folder is not None:
+        keep_landscape(folder / LANDSCAPE, estimator, estimate, problem)
+    return replace(estimate, measurements=measure(estimator, estimate, problem))
+
+
+def store_result(result: Result, folder: Path) -> None:
+    """Write figures, result.json and the report of `result` into `folder`."""
+    with disk_sentence(folder):
+        save_figures(result, folder)
+        result.save(folder)
+        result.report(folder / REPORT, folder=folder)
+
+
+def _make_estimators(
+    asked: Sequence[str | Estimator],
+    preset: str,
+    settings: Sequence[str],
+    steps: int | None,
+    behavior: object,
+) -> list[Estimator]:
+    """Return the estimators that were asked for by name or by hand, or refuse a name or setting that is wrong."""
+    names = [each if isinstance(each, str) else each.name for each in asked]
+    if not names or len(set(names)) < len(names):
+        raise InputError(f"estimators are {', '.join(names) or 'none'}; expected at least one, each once")
+    check_settings([each for each in asked if isinstance(each, str)], settings)
+    settings = [*_density_settings(behavior), *settings]
+    return [make_estimator(e, preset, settings, steps) if isinstance(e, str) else e for e in asked]
+
+
+def _density_settings(behavior: object) -> list[str]:
+    """Return the settings that go with a behaviour: the paper's floor where μ is fitted and unsure in its tails."""
+    fitted = isinstance(behavior, str) and (behavior == "fit" or behavior.endswith(".safetensors"))
+    return ["density_floor=1e-3"] if fitted else []
+
+
+def _density(
+    behavior: Behavior | Logged | str | None,
+    estimators: Sequence[Estimator],
+    log: Transitions,
+    target: Policy,
+    normalization: str | None,
+    run: RunDirectory | None,
+    watch: Watch,
+) -> tuple[Behavior | Logged | None, FitReport | None]:
+    """Return the behaviour density, read, parsed, or fitted now or earlier, and the report of its fit."""
+    if behavior is not None and not isinstance(behavior, str):
+        return behavior, None
+    needing = [e.name for e in estimators if (entry := find_entry(e.name)) and entry.needs_density]
+    if not needing:
+        return None, None
+    if behavior is None:
+        raise InputError(
+            f"{needing[0]} needs --behavior: logged, fit, gaussian:POLICY:STD, a fitted FILE.safetensors, or "
+            "module:function"
+        )
+    low, high = getattr(target, "low", None), getattr(target, "high", None)
+    load = partial(load_policy, normalization=normalization)
+    parsed = parse_behavior(behavior, low=low, high=high, load=load)
+    if not isinstance(parsed, FitRequest):
+        return parsed, None
+    if run is not None:
+        run.drop_earlier_run()
+    with watch.status("fitting the behaviour density …"):
+        fitted = fit_or_load(
+            None if run is None else run.path,
+            log,
+            low=low,
+            high=high,
+            progress=lambda p: watch.update(
+                f"fitting the behaviour density: {p.step:,}/{p.steps:,} steps, held-out {max(p.held_out):.3f} nats"
+            ),
+        )
+    watch.density(fitted.report, is_stored=fitted.is_kept)
+    return fitted.density, fitted.report
+
+
+def _behavior_name(behavior: object) -> str:
+    if behavior is None:
+        return "none"
+    return behavior if isinstance(behavior, str) else getattr(behavior, "name", type(behavior).__name__)
+
+
+def _announce(problem: Problem, watch: Watch) -> None:
+    watch.say(repr(problem))
+    watch.say(f"running on {device_name()}")
+    if problem.is_on_host:
+        held = size(problem.host_bytes)
+        watch.warn(f"{held} of data exceed the device's memory and stay in host memory")
+
+
+def _options(given: dict[str, Any]) -> dict[str, Any]:
+    """Return what run.json keeps: the arguments, or nothing where one is an object that JSON cannot name."""
+    kept = {name: given[name] for name in RESUMED}
+    kept |= {name: str(kept[name]) for name in ("data", "policy") if isinstance(kept[name], PathLike)}
+    kept |= {name: list(kept[name]) for name in ("estimators", "settings")}
+    if not isinstance(kept["seeds"], int):
+        kept["seeds"] = [int(seed) for seed in kept["seeds"]]
+    named = (kept["data"], kept["policy"], kept["behavior"] or "", *kept["estimators"])
+    return kept if all(isinstance(each, str) for each in named) else {}
+
+
+NOT_RESUMED = ("out", "resume", "force", "on_progress", "watch", "stop_asked", "command")
+RESUMED = tuple(name for name in inspect.signature(evaluate).parameters if name not in NOT_RESUMED)
+
+
+def _placed(estimator: Estimator, plan: Plan, problem: Problem, watch: Watch) -> Problem:
+    """Return the problem with its data where the fit has room, after saying what it will take."""
+    problem, forecast, warning = placed(estimator, problem, plan, timed=plan.steps >= TIMED_STEPS)
+    watch.say(f"{forecast}; another {size(forecast.free)} is free")
+    if warning:
+        watch.warn(warning)
+    return problem
+
+
+def _both(
+    first: Callable[[Progress], None], second: Callable[[Progress], None] | None
+) -> Callable[[Progress], None]:
+    def call(progress: Progress) -> None:
+        first(progress)
+        if second is not None:
+            second(progress)
+
+    return call

@@ -1,1 +1,0 @@
-"""Run directories to one self-contained HTML page."""

@@ -1,0 +1,120 @@
+"""Files and folders appear whole, flushed before they are named, or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from kmifqe.errors import InputError
+from kmifqe.io.files import PARTIAL, make_directory, remove_leftovers, whole_file, whole_folder, write_file
+
+
+def fill_file(path: Path, text: str) -> None:
+    with whole_file(path) as partial:
+        partial.write_text(text)
+
+
+def fill_folder(path: Path, text: str) -> None:
+    with whole_folder(path) as partial:
+        (partial / "inside").mkdir()
+        (partial / "inside" / "file").write_text(text)
+
+
+def write_bytes(path: Path, text: str) -> None:
+    write_file(path, text.encode())
+
+
+def content(path: Path) -> str:
+    return (path if path.is_file() else path / "inside" / "file").read_text()
+
+
+ALL = pytest.mark.parametrize("write", [fill_file, fill_folder, write_bytes])
+
+
+@ALL
+def test_what_is_there_is_replaced_and_nothing_else_is_left(tmp_path, write):
+    for text in ("first", "", "second"):
+        write(tmp_path / "it", text)
+        assert content(tmp_path / "it") == text
+    assert [p.name for p in tmp_path.iterdir()] == ["it"]
+
+
+@ALL
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
+def test_a_refusal_of_the_system_is_a_sentence_and_leaves_the_old_content(
+    tmp_path, monkeypatch, write, call, code
+):
+    write(tmp_path / "it", "old")
+
+    def refuse(*args):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, call, refuse)
+    with pytest.raises(InputError, match=f"{tmp_path / 'it'}: cannot be written .{os.strerror(code)}"):
+        write(tmp_path / "it", "new")
+    assert content(tmp_path / "it") == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["it"]
+
+
+@ALL
+def test_a_missing_directory_is_named(tmp_path, write):
+    with pytest.raises(InputError, match=f"the directory {tmp_path / 'none'} does not exist"):
+        write(tmp_path / "none" / "it", "text")
+
+
+@pytest.mark.parametrize(
+    "write, before",
+    [(fill_file, ["file"]), (fill_folder, ["directory", "file", "directory"]), (write_bytes, ["file"])],
+)
+def test_content_is_on_the_disk_before_its_name_and_the_name_before_the_return(
+    tmp_path, monkeypatch, write, before
+):
+    """What survives lost power is what was flushed: the file before the rename, the directory after it."""
+    calls = []
+    fsync, replace = os.fsync, os.replace
+
+    def note_fsync(descriptor):
+        calls.append("directory" if os.path.isdir(f"/proc/self/fd/{descriptor}") else "file")
+        fsync(descriptor)
+
+    def note_replace(*args):
+        calls.append("rename")
+        replace(*args)
+
+    monkeypatch.setattr(os, "fsync", note_fsync)
+    monkeypatch.setattr(os, "replace", note_replace)
+    write(tmp_path / "it", "content")
+    assert calls == [*before, "rename", "directory"]
+
+
+@ALL
+def test_what_a_writer_that_fails_had_written_is_gone(tmp_path, write, monkeypatch):
+    monkeypatch.setattr(os, "replace", lambda *args: 1 / 0)  # not an error of the disk: it is not translated
+    with pytest.raises(ZeroDivisionError):
+        write(tmp_path / "it", "text")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("whole", [whole_file, whole_folder])
+def test_what_a_killed_process_was_writing_is_removed_and_nothing_else(tmp_path, whole):
+    killed = whole(tmp_path / "it")
+    partial = killed.__enter__()
+    (partial if whole is whole_file else partial / "inside").write_text("half")
+    for name in (".c", "d", f"e{PARTIAL}"):
+        (tmp_path / name).write_text("")
+    assert len(list(tmp_path.iterdir())) == 4
+    remove_leftovers(tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".c", "d", f"e{PARTIAL}"]
+
+
+def test_a_directory_is_made_once_and_kept(tmp_path):
+    make_directory(tmp_path / "new")
+    (tmp_path / "new" / "file").write_text("kept")
+    make_directory(tmp_path / "new")
+    assert (tmp_path / "new" / "file").read_text() == "kept"
+    with pytest.raises(InputError, match="none/new: cannot be written"):
+        make_directory(tmp_path / "none" / "new")

@@ -1,0 +1,1 @@
+from encoded_log import encoded, log, same_log  # noqa: F401 (fixtures)

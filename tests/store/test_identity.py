@@ -1,0 +1,89 @@
+"""What makes two runs the same run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from estimators.small import lqr_problem
+from kmifqe.errors import InputError
+from kmifqe.estimators.fit import make_plan
+from kmifqe.store.identity import array_print, differences, fingerprint, identity
+from store.toy import toy, toy_problem
+
+HERE = Path("checkpoint")
+
+
+def of(problem, **options):
+    return identity(make_plan(toy(), problem, **options), fingerprint(problem))
+
+
+def test_the_same_run_has_no_differences():
+    problem = lqr_problem()[0]
+    assert differences(of(problem), of(problem), HERE) == []
+
+
+@pytest.mark.parametrize(
+    "field", ["states", "actions", "rewards", "next_states", "terminated", "episode", "state_mean"]
+)
+def test_one_changed_number_of_the_log_is_refused_by_name(field):
+    problem = lqr_problem()[0]
+    array = np.array(getattr(problem, field))
+    array.flat[-1] = not array.flat[-1] if array.dtype == bool else array.flat[-1] + 1
+    with pytest.raises(InputError, match=f"{field} was .*another log"):
+        differences(of(problem), of(replace(problem, **{field: jnp.asarray(array)})), HERE)
+
+
+@pytest.mark.parametrize(
+    "field, reason", [("target_actions", "policy"), ("log_mu", "density"), ("log_mu_target", "density")]
+)
+def test_what_a_policy_or_density_computed_may_differ_by_rounding_only(field, reason):
+    problem = lqr_problem()[0]
+    array = getattr(problem, field)
+    rounded = of(replace(problem, **{field: array * (1 + 1e-7 * jnp.cos(1e6 * array))}))
+    warnings = differences(of(problem), rounded, HERE)
+    assert len(warnings) == 1
+    assert field in warnings[0]
+    with pytest.raises(InputError, match=f"{field} was .*another .*{reason}"):
+        differences(of(problem), of(replace(problem, **{field: array + 0.01})), HERE)
+
+
+def test_a_density_where_there_was_none_is_refused():
+    problem = lqr_problem()[0]
+    with pytest.raises(InputError, match="log_mu was absent"):
+        differences(of(replace(problem, log_mu=None)), of(problem), HERE)
+
+
+def test_infinite_settings_are_equal_to_themselves():
+    stored = of(toy_problem())
+    assert stored["plan"]["config"]["clip"] == [0.0, None]
+    assert differences(stored, of(toy_problem()), HERE) == []
+
+
+def test_a_print_knows_shape_kind_and_scale():
+    x = np.array([[3.0, -4.0]], np.float32)
+    assert array_print(x)["mean"] == -0.5
+    assert array_print(x)["rms"] == pytest.approx(np.sqrt(12.5))
+    digests = {array_print(y)["digest"] for y in (x, x.T, x.astype(np.float64), x + 1, x.view(np.int32))}
+    assert len(digests) == 5
+    assert array_print(np.asfortranarray(np.eye(3) + 1))["digest"] == array_print(np.eye(3) + 1)["digest"]
+    assert array_print(np.zeros((0, 3)))["rms"] == 0
+
+
+def test_a_plain_fit_is_not_taken_up_by_a_bootstrapped_one_nor_the_other_way_round():
+    problem = lqr_problem()[0]
+    with pytest.raises(InputError, match="made with bootstrap = False, this command has bootstrap = True"):
+        differences(of(problem), of(problem, bootstrap=True), HERE)
+    with pytest.raises(InputError, match="made with bootstrap = True, this command has bootstrap = False"):
+        differences(of(problem, bootstrap=True), of(problem), HERE)
+
+
+def test_a_run_of_a_version_without_bootstrap_goes_on_without():
+    problem = lqr_problem()[0]
+    earlier = of(problem)
+    del earlier["plan"]["bootstrap"]
+    assert differences(earlier, of(problem), HERE) == []
