@@ -162,3 +162,7 @@ def test_a_setting_that_would_never_begin_is_refused_by_fit() -> None:
     for setting in ({"bias": "held", "bias_step": 50}, {"average_step": 50}):
         with pytest.raises(InputError, match="_step is 50; expected less than the 50 steps of the fit"):
             fit(quick("kmifqe", **setting), problem, steps=50)
+    # The bias is held from a copy of the target network on: one must come before the end.
+    late = quick("kmifqe", bias="held", bias_step=45, target_period=50)
+    with pytest.raises(InputError, match="the next copy of the target network is at step 50"):
+        fit(late, problem, steps=50)

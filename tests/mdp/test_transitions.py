@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from kmifqe.errors import InputError
+from kmifqe.mdp.columns import columns_from_arrays
+from kmifqe.mdp.problem import Problem
 from kmifqe.mdp.transitions import Transitions
 
 
@@ -56,6 +58,63 @@ def test_a_contradicted_timeouts_field_is_corrected_and_said(encoded, same_log):
     corrected = Transitions.from_arrays(**encoded)
     same_log(corrected, marked)
     assert "1 episode ends were not marked" in corrected.notes[0]
+
+
+def flat(episodes, length, **ids):
+    """Return a log of `episodes` equally long ones whose states all differ, with next observations and timeouts."""
+    n = episodes * length
+    states = np.random.default_rng(0).normal(size=(n + episodes, 2)).astype(np.float32)
+    states = states.reshape(episodes, length + 1, 2)
+    return {
+        "observations": states[:, :-1].reshape(n, 2),
+        "next_observations": states[:, 1:].reshape(n, 2),
+        "actions": np.arange(n, dtype=np.float32)[:, None],
+        "rewards": np.zeros(n, np.float32),
+        "terminals": np.zeros(n, bool),
+        "timeouts": np.arange(1, n + 1) % length == 0,
+    }
+
+
+@pytest.mark.parametrize("ids", [False, True], ids=["timeouts", "episode ids"])
+def test_a_row_that_was_lost_inside_an_episode_begins_no_episode(ids):
+    fields = flat(episodes=20, length=10)
+    whole = Transitions.from_arrays(**fields)
+    lost = np.array([3, 57, 58, 123])  # two of them neighbours
+    kept = np.delete(np.arange(200), lost)
+    columns = columns_from_arrays({name: array[kept] for name, array in fields.items()}, "log")
+    columns.has_episode_ids = ids
+    log = Transitions.from_columns(columns)
+    assert log.n_episodes == whole.n_episodes
+    np.testing.assert_array_equal(log.states[log.first_rows], whole.states[whole.first_rows])
+    np.testing.assert_array_equal(log.episode, whole.episode[kept])
+    assert "rows are missing in 3 places inside episodes" in log.notes[0]
+    # Only the row before a gap is lost with it: its next row is not its successor.
+    before = np.isin(kept, [2, 56, 122])
+    np.testing.assert_array_equal(log.before_lost_rows, before)
+    np.testing.assert_array_equal(log.has_next_action, whole.has_next_action[kept] & ~before)
+    problem = Problem.build(log, lambda s: np.zeros((len(s), 1)), None, 0.9)
+    assert problem.counts.used == len(kept) - 3
+    np.testing.assert_array_equal(problem.first_states, whole.states[whole.first_rows])
+
+
+def test_an_end_that_was_not_marked_is_no_lost_row():
+    """Where two episodes would have to be longer together than any whole one, the end was not marked."""
+    fields = flat(episodes=20, length=10)
+    fields["timeouts"][59] = False
+    log = Transitions.from_arrays(**fields)
+    assert log.n_episodes == 20
+    assert "1 episode ends were not marked" in log.notes[0]
+    fields["timeouts"][:] = False  # the field is there and says nothing
+    assert Transitions.from_arrays(**fields).n_episodes == 20
+
+
+def test_an_episode_with_an_id_begins_once_however_it_is_cut():
+    fields = flat(episodes=2, length=10)
+    columns = columns_from_arrays(fields, "log")
+    columns.has_episode_ids = True
+    log = Transitions.from_columns(columns, max_episode_steps=4)
+    assert log.first_rows.tolist() == [0, 10]
+    assert np.flatnonzero(~log.has_next_action).tolist() == [3, 7, 9, 13, 17, 19]
 
 
 def test_nan_next_observation_at_an_end_means_not_logged(encoded):

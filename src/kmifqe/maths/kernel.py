@@ -62,6 +62,18 @@ def effective_sample_size(w: Float[Array, " n"]) -> Float[Array, ""]:
     return jnp.sum(scaled) ** 2 / jnp.maximum(jnp.sum(scaled**2), 1e-30)
 
 
+def value_bias(
+    bootstrap_bias: Float[Array, "*any"], gamma: float | Float[Array, ""], end_rate: float
+) -> Float[Array, "*any"]:
+    """Return the bias of V where every bootstrap value at a state that goes on is off by `bootstrap_bias`.
+
+    It adds up over the steps that follow, Σ_{t≥1} (γ(1 − p))ᵗ: discounted by `gamma`, and cut off where an episode
+    ends, which happens after a share p = `end_rate` of the steps.
+    """
+    continues = gamma * (1.0 - end_rate)
+    return continues / (1.0 - continues) * bootstrap_bias
+
+
 def kernel_roughness(d: int) -> float:
     """Return C(K) = ∫K(z)² dz = (4π)^(−d/2), Theorem 1."""
     return float((4.0 * jnp.pi) ** (-0.5 * d))

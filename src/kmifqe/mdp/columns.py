@@ -195,6 +195,7 @@ class Columns:
     terminated: np.ndarray  # (n,) bool
     cut: np.ndarray  # (n,) bool: the episode ends here for another reason (timeout, new id, end of a file)
     cuts_are_marked: bool  # False: the log has no `timeouts` and no `episode`, so `cut` may miss ends
+    has_episode_ids: bool = False  # True: every end is known, because a new id begins after it
     next_states: np.ndarray | None = None  # (n, q) float32, ours to write to; a row of NaN: not logged
     log_mu: np.ndarray | None = None
     name: str = "arrays"
@@ -211,6 +212,7 @@ def empty_columns(layout: Layout, name: str) -> Columns:
         terminated=np.zeros(n, bool),
         cut=np.zeros(n, bool),
         cuts_are_marked=bool(layout.optional & {"timeouts", "episode"}),
+        has_episode_ids="episode" in layout.optional,
         next_states=np.empty((n, q), np.float32) if "next_observations" in layout.optional else None,
         log_mu=None if log_mu_shape is None else np.empty(log_mu_shape, np.float32),
         name=name,

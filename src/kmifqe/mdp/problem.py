@@ -33,7 +33,9 @@ class RowCounts:
     logged: int
     used: int  # by FQE and SR-DICE
     in_sample: int  # by KMIFQE
-    without_next_state: int  # dropped: cut off, and the state after the cut was not logged
+    without_next_state: (
+        int  # dropped: the state after a cut was not logged, or the rows that follow were lost
+    )
     without_next_action: int  # not for in-sample learning: the last row of a cut episode
     terminated: int
     episodes: int
@@ -49,7 +51,7 @@ def row_order(t: Transitions) -> tuple[np.ndarray, RowCounts]:
 
     Each part is in time order. Every terminal row is usable in-sample: nothing after it is asked for.
     """
-    usable = t.terminated | t.has_next_state
+    usable = t.terminated | (t.has_next_state & ~t.before_lost_rows)
     in_sample = t.terminated | t.has_next_action
     if not usable.any():
         raise InputError(

@@ -67,23 +67,46 @@ def _column_sizes(states: np.ndarray) -> np.ndarray:
     return sizes
 
 
-def _unmarked_ends_note(log: Columns, broken: np.ndarray, unmarked: int) -> list[str]:
-    count = int(broken.sum())
-    if count == 0:
-        return []
-    if count > unmarked / 2:
+def _lost_rows(log: Columns, ends: np.ndarray, broken: np.ndarray) -> np.ndarray:
+    """Return which broken rows are followed by a lost row of the same episode, not by another episode.
+
+    With episode ids all are. With marked ends a broken row may also be an end that was not marked: those between two
+    marked ends precede lost rows if the rows between them, with the lost ones, are no more than an unbroken episode
+    has somewhere.
+    Where ends are not marked at all, a broken row is how an end is found.
+    """
+    if log.has_episode_ids or not (log.cuts_are_marked and broken.any()):
+        return broken & log.cuts_are_marked
+    stretch = np.zeros(len(ends), np.int64)
+    np.cumsum(ends[:-1], out=stretch[1:])
+    lengths, breaks = np.bincount(stretch), np.bincount(stretch, weights=broken)
+    longest = np.max(lengths, initial=0, where=breaks == 0)
+    return broken & (lengths + breaks <= longest)[stretch]
+
+
+def _broken_rows_notes(log: Columns, broken: np.ndarray, lost: np.ndarray, unmarked: int) -> list[str]:
+    """Return what is to be said of rows whose next state is not on the next row; refuse a log of many."""
+    if int(broken.sum()) > unmarked / 2:
         raise InputError(
-            f"{log.name}: next_observations differs from the following row's observations in {count:,} of "
-            f"{unmarked:,} rows inside episodes, first at row {int(np.argmax(broken))}; expected rows in "
-            "time order (if they are, drop next_observations)"
+            f"{log.name}: next_observations differs from the following row's observations in "
+            f"{int(broken.sum()):,} of {unmarked:,} rows inside episodes, first at row {int(np.argmax(broken))}; "
+            "expected rows in time order (if they are, drop next_observations)"
         )
-    if not log.cuts_are_marked:
-        return [
-            f"timeouts is missing; {count:,} episode ends were found where next_observations leaves the log"
-        ]
-    return [
-        f"{count:,} episode ends were not marked: the following row does not begin at next_observations there"
-    ]
+    notes, gaps, ends = [], int(lost.sum()), int((broken & ~lost).sum())
+    if gaps:
+        notes.append(
+            f"rows are missing in {gaps:,} places inside episodes: the following row does not begin at "
+            "next_observations there; the row before each is not used"
+        )
+    if ends and not log.cuts_are_marked:
+        notes.append(
+            f"timeouts is missing; {ends:,} episode ends were found where next_observations leaves the log"
+        )
+    elif ends:
+        notes.append(
+            f"{ends:,} episode ends were not marked: the following row does not begin at next_observations there"
+        )
+    return notes
 
 
 def _cut_long_episodes(ends: np.ndarray, max_episode_steps: int) -> list[str]:
@@ -138,7 +161,8 @@ class Transitions:
         timeouts: (n,) flags, set where an episode was cut; None by default. The log's last row ends an episode
             too. The row after an end is another episode's first state and never read as a next state.
         next_observations: (n, q), the next state on every row; None by default: the next row's state. A row
-            whose next state is not on the next row ends an episode. A row of NaN at an end was not logged.
+            whose next state is not on the next row ends an episode, or rows of its episode were lost after it. A
+            row of NaN at an end was not logged.
         action_log_probs: log-densities of `actions` under the behaviour, (n,) or (n, d); None by default.
         name: what messages call the log.
         """
@@ -161,19 +185,27 @@ class Transitions:
         """Cut a flat log into episodes: a row's successor is its episode's next row, never another's first.
 
         columns: the flat log; its `next_states`, where given, are changed in place.
-        max_episode_steps: cut longer episodes after so many steps; None (the default) and 0 cut none.
+        max_episode_steps: cut longer episodes after so many steps; None (the default) and 0 cut none. A new episode
+            begins there, unless episode ids say that it goes on.
         check_finite: refuse next states with NaN or infinity, by default True.
         """
         notes: list[str] = []
         ends = columns.terminated | columns.cut
         ends[-1] = True
+        lost = np.zeros(len(ends), bool)
         next_states, logged = columns.next_states, None
         if next_states is not None:
             logged, broken = _compare_with_next_rows(columns, next_states, ends, check_finite)
-            notes += _unmarked_ends_note(columns, broken, int((~ends).sum()))
-            ends |= broken
+            lost = _lost_rows(columns, ends, broken)
+            notes += _broken_rows_notes(columns, broken, lost, int((~ends).sum()))
+            ends |= broken & ~lost
         if max_episode_steps:
-            notes += _cut_long_episodes(ends, max_episode_steps)
+            pieces = ends.copy()
+            notes += _cut_long_episodes(pieces, max_episode_steps)
+            if columns.has_episode_ids:  # the pieces are one episode, which begins once
+                lost |= pieces & ~ends
+            else:  # the environment was reset where a time limit was not marked
+                ends = pieces
         if next_states is None or logged is None:
             next_states, logged = _next_rows(columns.states, ~ends), ~ends
         episode = np.zeros(len(ends), np.int32)
@@ -183,11 +215,11 @@ class Transitions:
             actions=columns.actions,
             rewards=columns.rewards,
             next_states=next_states,
-            next_actions=_next_rows(columns.actions, ~ends),
+            next_actions=_next_rows(columns.actions, ~(ends | lost)),
             terminated=columns.terminated,
             truncated=ends & ~columns.terminated,
             has_next_state=logged,
-            has_next_action=~ends,
+            has_next_action=~(ends | lost),
             episode=episode,
             log_mu=columns.log_mu,
             name=columns.name,
@@ -211,6 +243,11 @@ class Transitions:
     def ends(self) -> np.ndarray:
         """Which rows end an episode, (n,) bool."""
         return self.terminated | self.truncated
+
+    @property
+    def before_lost_rows(self) -> np.ndarray:
+        """Which rows are followed by lost rows of the same episode, (n,) bool."""
+        return ~self.ends & ~self.has_next_action
 
     @property
     def first_rows(self) -> np.ndarray:

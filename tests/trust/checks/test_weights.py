@@ -148,10 +148,13 @@ def test_an_estimator_says_how_far_its_correction_moved_the_value():
     def removed(estimate, **config):
         return make_kmifqe(KMIFQEConfig(**config)).kernel.bias_removed(estimate)
 
-    assert removed(moving(-1.0, -0.4), bias="held", bias_step=500) == pytest.approx(0.6)
+    early = {"bias": "held", "target_period": 50}
+    assert removed(moving(-1.0, -0.4), **early, bias_step=500) == pytest.approx(0.6)
     assert removed(moving(-1.0, -1.0), bias="subtracted") == pytest.approx(0.25)
     # A bias that is still to be taken off, or never is, is one that V̂ has.
-    assert removed(moving(-1.0, -0.4), bias="held", bias_step=1_000) is None
+    assert removed(moving(-1.0, -0.4), **early, bias_step=1_000) is None
+    # It is held from the next copy of the target network on, and there is none before the end.
+    assert removed(moving(-1.0, -0.4), bias="held", bias_step=500, target_period=1_000) is None
     assert removed(moving(-1.0, -0.4)) is None
 
 
@@ -261,6 +264,24 @@ def test_the_bias_is_that_of_theorem_2_for_a_nearly_quadratic_network():
     expected = gamma / (1 - gamma) * 0.5 * h**2 * curvature * 2.0
     assert facts.kernel_bias == pytest.approx(expected, rel=0.05)
     assert facts.metric_condition_quantiles == [1.0, 1.0, 1.0]
+
+
+def test_a_bias_adds_up_only_until_episodes_end():
+    """With ends at a rate p, V is off by the sum of (γ(1 − p))ᵗ biases, not by that of γᵗ."""
+    _, estimate, problem = sound_fit()
+    whole = kernel_facts_of(estimate.final_state, problem, metric="identity").kernel_bias
+    counts, gamma = problem.counts, float(problem.gamma)
+    # As many rows go on as before, so that the same ones are looked at.
+    ends = counts.in_sample // 19
+    ending = replace(
+        problem,
+        counts=replace(counts, in_sample=counts.in_sample + ends, terminated=counts.terminated + ends),
+    )
+    cut = kernel_facts_of(estimate.final_state, ending, metric="identity").kernel_bias
+    steps, rates = np.arange(1, 2_000), [c.terminated / c.in_sample for c in (ending.counts, counts)]
+    summed = [np.sum((gamma * (1 - rate)) ** steps) for rate in rates]
+    assert cut / whole == pytest.approx(summed[0] / summed[1], rel=1e-6)
+    assert rates[0] == pytest.approx(0.05, abs=1e-3)
 
 
 def test_mass_outside_is_that_of_a_gaussian_beyond_the_range():

@@ -202,7 +202,7 @@ def _bias_removed(config: KMIFQEConfig, estimate: Estimate) -> float | None:
     finite = np.isfinite(estimate.values)
     if config.bias == "subtracted":
         return -float(np.mean(estimate.infos["bias"][-1][finite]))
-    before = int(np.searchsorted(estimate.recorded_steps, config.bias_step, side="right")) - 1
+    before = int(np.searchsorted(estimate.recorded_steps, config.held_from, side="right")) - 1
     if config.bias == "ignored" or not 0 <= before < len(estimate.recorded_steps) - 1:
         return None
     return float(np.mean(estimate.values[finite] - estimate.trajectory[before][finite]))

@@ -31,7 +31,7 @@ from kmifqe.estimators.kmifqe.rows import TargetTable, inputs, log_mu
 from kmifqe.estimators.kmifqe.sampling import Minibatch
 from kmifqe.maths import mlp
 from kmifqe.maths.batches import minibatch_pass
-from kmifqe.maths.kernel import clipped_weight, optimal_bandwidth, variance_term
+from kmifqe.maths.kernel import clipped_weight, optimal_bandwidth, value_bias, variance_term
 from kmifqe.maths.sampling import Envelope, row_numbers
 from kmifqe.mdp.problem import Problem
 
@@ -240,9 +240,11 @@ def refresh_kind(config: KMIFQEConfig, step: int) -> RefreshKind:
     metrics = step % config.metric_steps == 0 or step == config.target_period
     if config.bias != "held":
         return RefreshKind(copy=True, metrics=metrics)
-    begun = step >= _held_from(config)
-    # At every new metric, not only at the first: a fit that begins again there has lost the rows' bias.
-    return RefreshKind(copy=True, metrics=metrics, averages=not begun, holds_bias=begun and metrics)
+    begun, begins = step >= config.held_from, step == config.held_from
+    # At every new metric too: a fit that begins again there has lost the rows' bias.
+    return RefreshKind(
+        copy=True, metrics=metrics, averages=not begun, holds_bias=begins or (begun and metrics)
+    )
 
 
 def refresh(config: KMIFQEConfig, kind: RefreshKind, state: KMIFQEState, problem: Problem) -> KMIFQEState:
@@ -310,11 +312,6 @@ def _started_at_mean_reward(params: mlp.QParams, problem: Problem, unit: Array) 
     return params._replace(b3=params.b3 + in_unit(jnp.mean(problem.rewards), unit))
 
 
-def _held_from(config: KMIFQEConfig) -> int:
-    """Return the step of the first new metric from `bias_step` on: there the held bias is first computed."""
-    return -(-config.bias_step // config.metric_steps) * config.metric_steps
-
-
 def _first_bias(config: KMIFQEConfig, params: mlp.QParams, problem: Problem) -> Float[Array, " n"] | None:
     """Return the kernel's bias of every row before the first step (docs/intervals.md, "The kernel's bias")."""
     if config.bias == "ignored":
@@ -326,7 +323,7 @@ def _first_bias(config: KMIFQEConfig, params: mlp.QParams, problem: Problem) -> 
 
 def _with_network(config: KMIFQEConfig, mean: mlp.QParams | None, params: mlp.QParams) -> mlp.QParams:
     """Return the running mean of the copied networks with one more, whose bias is held later."""
-    weight = min(config.target_period / (AVERAGED * max(_held_from(config), 1)), 1.0)
+    weight = min(config.target_period / (AVERAGED * max(config.held_from, 1)), 1.0)
     return jax.tree.map(lambda mean, new: mean + weight * (new - mean), mean, params)
 
 
@@ -343,11 +340,12 @@ def _bias_of_rows(config: KMIFQEConfig, rows: Array, state: KMIFQEState) -> Floa
 def _bias_of_value(
     bias: Array, weights: Array, batch: Minibatch, state: KMIFQEState, problem: Problem
 ) -> Float[Array, ""]:
-    """Return what the bias of a step's rows adds up to in V̂: γ/(1 − γ) times the mean over the kernel's rows."""
-    gain = problem.gamma / (1.0 - problem.gamma)
-    of_kernel = weights if batch.is_fqe is None else jnp.where(batch.is_fqe, 0.0, weights)
+    """Return what the bias of a step's rows adds up to in V̂, by the mean over the kernel's nonterminal rows."""
+    counts = problem.counts
+    of_kernel = jnp.where(batch.rows < counts.nonterminal, weights, 0.0)
+    of_kernel = of_kernel if batch.is_fqe is None else jnp.where(batch.is_fqe, 0.0, of_kernel)
     mean = jnp.sum(of_kernel * bias) / jnp.maximum(jnp.sum(of_kernel), 1.0)
-    return gain * mean * state.reward_scale
+    return value_bias(mean, problem.gamma, counts.terminated / counts.in_sample) * state.reward_scale
 
 
 class _MeanValue(NamedTuple):

@@ -82,6 +82,17 @@ class KMIFQEConfig:
         for name in ("bias_step", "average_step"):
             value = getattr(self, name)
             require(value < steps, name, value, f"less than the {steps:,} steps of the fit")
+        if self.bias == "held" and self.held_from >= steps:
+            raise InputError(
+                f"bias_step is {self.bias_step}, and the next copy of the target network is at step "
+                f"{self.held_from}; expected a copy before the {steps:,} steps of the fit are over, or the bias is "
+                "never subtracted"
+            )
+
+    @property
+    def held_from(self) -> int:
+        """The step of the first copy of the target network from `bias_step` on: the bias is subtracted from there."""
+        return -(-self.bias_step // self.target_period) * self.target_period
 
     @property
     def metric_steps(self) -> int:

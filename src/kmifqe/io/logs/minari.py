@@ -269,7 +269,9 @@ def write_minari(transitions: Transitions, path: Path) -> None:
 def _split_episodes(transitions: Transitions) -> Iterator[Any]:
     from minari.data_collector import EpisodeBuffer
 
-    bounds = np.append(transitions.first_rows, len(transitions))
+    # An episode of Minari's has no gaps: what follows lost rows becomes an episode of its own.
+    after_lost_rows = np.flatnonzero(transitions.before_lost_rows) + 1
+    bounds = np.sort([*transitions.first_rows, *after_lost_rows, len(transitions)])
     for number, (start, stop) in enumerate(pairwise(bounds)):
         rows, last = slice(start, stop), stop - 1
         # A last state that was not logged is a row of NaN, as in the flat formats.
@@ -283,6 +285,6 @@ def _split_episodes(transitions: Transitions) -> Iterator[Any]:
             actions=transitions.actions[rows],
             rewards=transitions.rewards[rows],
             terminations=transitions.terminated[rows],
-            truncations=transitions.truncated[rows],
+            truncations=transitions.truncated[rows] | transitions.before_lost_rows[rows],
             infos=None if log_mu is None else {"action_log_probs": log_mu[rows]},
         )

@@ -15,6 +15,7 @@ import numpy as np
 from kmifqe.estimators.base import Estimate, Estimator, bootstrapped, state_of_seed
 from kmifqe.io.format import digits, number
 from kmifqe.mdp.problem import Problem
+from kmifqe.mdp.transitions import ROUNDING
 from kmifqe.trust.checks.base import Check, Thresholds
 from kmifqe.trust.checks.log import in_time_order
 from kmifqe.trust.checks.overlap import NextActions, root_mean_square, whitening
@@ -168,8 +169,13 @@ def _early_rows(problem: Problem) -> _Early:
     early = time <= (np.log(NEGLIGIBLE) / np.log(gamma) if gamma > 0.0 else 0.0)
     every = -(-int(early.sum()) // EARLY_ROWS)
     kept = np.flatnonzero(early & (episodes % every == 0))
-    first = time[kept] == 0
-    targets = np.asarray(problem.target_actions[order[np.maximum(kept - 1, 0)]])
+    first, before = time[kept] == 0, order[np.maximum(kept - 1, 0)]
+    # Where rows were lost, the row before does not lead to this one, and the target's action here is not known.
+    states = np.asarray(problem.states[order[kept]])
+    gaps = np.abs(np.asarray(problem.next_states[before]) - states)
+    led_to = (gaps <= ROUNDING * np.abs(states).max(axis=0, initial=0.0)).all(axis=1)
+    kept, first, before = (each[first | led_to] for each in (kept, first, before))
+    targets = np.asarray(problem.target_actions[before])
     targets = np.where(first[:, None], np.asarray(problem.first_actions)[episodes[kept]], targets)
     ends = np.asarray(problem.terminated)[order[kept]]
     return _Early(order[kept], time[kept], episodes[kept], targets, ends)

@@ -11,6 +11,7 @@ import numpy as np
 
 from kmifqe.estimators.base import Estimate, Estimator, Kernel, action_scale, state_of_seed
 from kmifqe.io.format import digits, percent
+from kmifqe.maths.kernel import value_bias
 from kmifqe.mdp.problem import Problem
 from kmifqe.trust.checks.base import Check, Thresholds, unjudged
 from kmifqe.trust.checks.overlap import ENOUGH_ROWS, MISFIT, SIGNIFICANT, mean_and_error
@@ -146,8 +147,8 @@ def kernel_facts(estimator: Estimator, estimate: Estimate, problem: Problem) -> 
     """Return the kernel's shape and bias; None without a kernel, a final state, a finite h or a nonterminal row.
 
     `estimator` made the `estimate` of the `problem`; its kernel gives the Hessians of Q and the metrics. The bias is
-    that of Theorem 2, γ/(1−γ)·½h²·tr(A⁻¹H), averaged over logged next states: the fixed point's where Q is quadratic
-    in the action, the first term of its expansion elsewhere.
+    that of Theorem 2, ½h²·tr(A⁻¹H) averaged over logged next states and added up over the steps of an episode: the
+    fixed point's where Q is quadratic in the action, the first term of its expansion elsewhere.
     """
     kernel, n = estimator.kernel, problem.counts.nonterminal
     bandwidths = {} if kernel is None else _bandwidths(kernel, estimate)
@@ -163,8 +164,8 @@ def kernel_facts(estimator: Estimator, estimate: Estimate, problem: Problem) -> 
         return None
     H, A, h = H[usable], A[usable], np.array(list(bandwidths.values()))[usable]
     inverse = np.linalg.inv(A)
-    gamma = float(problem.gamma)
-    bias = gamma / (1.0 - gamma) * 0.5 * h**2 * np.einsum("snij,snji->sn", inverse, H).mean(axis=1)
+    per_step = 0.5 * h**2 * np.einsum("snij,snji->sn", inverse, H).mean(axis=1)
+    bias = value_bias(per_step, float(problem.gamma), problem.counts.terminated / problem.counts.in_sample)
     return KernelFacts(
         metric_condition_quantiles=np.quantile(np.linalg.cond(A), QUANTILES).tolist(),
         kernel_outside=_outside_share(problem, np.asarray(targets, np.float64), inverse, h),
