@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from kmifqe import InputError, Result, evaluate
+from kmifqe.behavior import FitConfig, fit_behavior
 from kmifqe.estimators.fit import Progress
 from kmifqe.io.logs.save import save_dataset
 from kmifqe.io.serialize import plain
@@ -199,6 +200,22 @@ def test_a_run_from_python_is_resumed_and_reported(world: LQR, tmp_path: Path) -
     assert Result.load(out).value == whole.value
     assert (out / "report.html").exists()
     assert (out / "landscape.npz").exists()
+
+
+def test_a_fitted_density_has_its_floor_however_it_is_given(world: LQR, tmp_path: Path) -> None:
+    log = logged()[1]
+    density, _ = fit_behavior(
+        log.states, log.actions, log.episode, config=FitConfig(components=(2,), hidden=(8,), steps=5)
+    )
+    density.save(tmp_path / "density.safetensors")
+    asked = {"gamma": world.gamma, "estimators": ["kmifqe"], "steps": 2, "seeds": 2}
+    asked["settings"] = ("hidden=8", "batch=16")
+    results = [
+        evaluate(log, world.policy, behavior=given, **asked)
+        for given in (density, str(tmp_path / "density.safetensors"))
+    ]
+    assert [result.estimate.config["density_floor"] for result in results] == [1e-3, 1e-3]
+    np.testing.assert_array_equal(*(result.estimate.values for result in results))
 
 
 def test_progress_is_silent_where_nobody_watches(world: LQR, capfd: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from kmifqe.behavior import FitReport, FitRequest, fit_or_load, parse_behavior
+from kmifqe.behavior import FitReport, FitRequest, TanhMixture, fit_or_load, parse_behavior
 from kmifqe.errors import InputError
 from kmifqe.estimators import Estimate, Estimator, Progress, fit, make_estimator
 from kmifqe.estimators.fit import Checkpoints, Plan, make_plan
@@ -26,7 +26,7 @@ from kmifqe.io.format import size
 from kmifqe.io.logs import load_dataset
 from kmifqe.io.policies import check_policy_fits, load_policy
 from kmifqe.mdp import Problem, Transitions
-from kmifqe.mdp.ask import Behavior, Logged, Policy
+from kmifqe.mdp.ask import Behavior, Logged, Policy, action_box
 from kmifqe.report.figures import save_figures
 from kmifqe.report.page import REPORT
 from kmifqe.report.result import Question, Result
@@ -136,7 +136,8 @@ def evaluate(
             else load_dataset(str(data), max_episode_steps=max_episode_steps)
         )
         check_policy_fits(target, log.state_dim, log.action_dim)
-        for note in log.notes:
+        notes = (*log.notes, *action_box(log, target)[2])
+        for note in notes:
             watch.note(note)
         density, fit_report = _density(behavior, made, log, target, policy_normalization, run, watch)
         problem = Problem.build(log, target, density, gamma)
@@ -145,7 +146,7 @@ def evaluate(
             data=log.name if isinstance(data, Transitions) else str(data),
             policy=str(policy) if isinstance(policy, str | PathLike) else getattr(target, "name", "policy"),
             behavior=_behavior_name(behavior),
-            notes=log.notes,
+            notes=notes,
         )
         del log
         _announce(problem, watch)
@@ -319,8 +320,8 @@ def _make_estimators(
 
 def _density_settings(behavior: object) -> list[str]:
     """Return the settings that go with a behaviour: the paper's floor where μ is fitted and unsure in its tails."""
-    fitted = isinstance(behavior, str) and (behavior == "fit" or behavior.endswith(".safetensors"))
-    return ["density_floor=1e-3"] if fitted else []
+    named = isinstance(behavior, str) and (behavior == "fit" or behavior.endswith(".safetensors"))
+    return ["density_floor=1e-3"] if named or isinstance(behavior, TanhMixture) else []
 
 
 def _density(

@@ -12,7 +12,7 @@ import pytest
 from kmifqe.errors import InputError
 from kmifqe.mdp import ask as chunks
 from kmifqe.mdp import problem as problem_module
-from kmifqe.mdp.ask import Logged
+from kmifqe.mdp.ask import Logged, action_box
 from kmifqe.mdp.problem import Problem, RowCounts
 from kmifqe.mdp.transitions import Transitions
 from kmifqe.worlds.lqr import random_lqr
@@ -394,3 +394,36 @@ def test_the_head_of_a_problem_is_its_first_rows(host: bool) -> None:
     whole = p.head(100)  # in-sample rows only
     assert (len(whole), whole.counts.in_sample, whole.counts.nonterminal) == (5, 5, 4)
     assert whole.is_on_host == host
+
+
+def test_one_outlying_action_does_not_set_the_box():
+    rng = np.random.default_rng(0)
+    n = 2_000
+    actions = rng.uniform(-1.0, 1.0, size=(n, 2)).astype(np.float32)
+    fields = (rng.normal(size=(n, 2)), actions, np.zeros(n), np.zeros(n), np.arange(1, n + 1) % 20 == 0)
+
+    def box(policy=lambda s: np.zeros((len(s), 2))):
+        problem = Problem.build(Transitions.from_arrays(*fields), policy, None, 0.9)
+        return np.asarray(problem.action_low), np.asarray(problem.action_high)
+
+    whole = box()
+    actions[7, 1] = 1e6
+    low, high, notes = action_box(Transitions.from_arrays(*fields), lambda s: s)
+    np.testing.assert_allclose(box(), whole, atol=1e-2)
+    np.testing.assert_array_equal(box(), (low, high))
+    assert len(notes) == 1
+    assert "1 logged action lies far outside all others in dimension 1" in notes[0]
+    # A policy that names its bounds is believed, and rare actions that are no accident count.
+    bounded = WithBounds(np.array([-3.0, -3.0]), np.array([3.0, 3.0]))
+    np.testing.assert_array_equal(box(bounded), ([-3.0, -3.0], [3.0, 3.0]))
+    actions[:, 1] = 0.0
+    actions[::50, 1] = 1.0  # on for one step in fifty
+    assert box()[1][1] == 1.0
+
+
+class WithBounds:
+    def __init__(self, low, high):
+        self.low, self.high = low, high
+
+    def __call__(self, states):
+        return np.zeros((len(states), len(self.low)))

@@ -170,16 +170,45 @@ def checked_actions(policy: Policy, states: np.ndarray, t: Transitions) -> np.nd
     return actions.astype(np.float32)
 
 
-def action_box(t: Transitions, policy: Policy) -> tuple[np.ndarray, np.ndarray]:
-    """Return the action bounds: the policy's own where it has finite ones, else the range seen in the log."""
-    low, high = t.actions.min(axis=0), t.actions.max(axis=0)
-    for bound, seen in (("low", low), ("high", high)):
-        stated = getattr(policy, bound, None)
+# A logged action is an outlier if it lies further outside the central 98 % of its dimension than these are wide, and
+# if no more than one in a thousand does: so rare an action is more likely an error of the logger than a choice.
+CENTRAL = (0.01, 0.99)
+OUTLIERS = 1e-3
+
+
+def seen_range(column: np.ndarray) -> tuple[float, float, int]:
+    """Return the least and largest action of one dimension but for outliers, and how many those are."""
+    lower, upper = np.quantile(column, CENTRAL)
+    inside = (column >= 2 * lower - upper) & (column <= 2 * upper - lower)
+    outliers = int(len(column) - inside.sum())
+    if lower == upper or outliers > OUTLIERS * len(column):
+        return float(column.min()), float(column.max()), 0
+    rest = column[inside] if outliers else column
+    return float(rest.min()), float(rest.max()), outliers
+
+
+def action_box(t: Transitions, policy: Policy) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+    """Return the action bounds, and what is to be said of them.
+
+    They are the policy's own where it has finite ones, else the range seen in the log without its outliers.
+    """
+    box = np.full((2, t.action_dim), np.nan, np.float32)
+    for stated, bounds in zip((getattr(policy, side, None) for side in ("low", "high")), box):
         if stated is not None:
-            stated = np.broadcast_to(np.asarray(stated, np.float32), seen.shape)
-            np.copyto(seen, stated, where=np.isfinite(stated))
-    flat = high - low <= 0
-    return np.where(flat, low - 0.5, low), np.where(flat, high + 0.5, high)
+            bounds[:] = np.asarray(stated, np.float32)
+    box[~np.isfinite(box)] = np.nan
+    notes = []
+    for j in np.flatnonzero(np.isnan(box).any(axis=0)):
+        low, high, outliers = seen_range(t.actions[:, j])
+        box[:, j] = np.where(np.isnan(box[:, j]), (low, high), box[:, j])
+        if outliers:
+            notes.append(
+                f"{outliers:,} logged action{'s lie' if outliers > 1 else ' lies'} far outside all others in "
+                f"dimension {j}, whose range is taken to be {low:.4g} to {high:.4g}; give the policy bounds if that "
+                "is wrong"
+            )
+    flat = box[1] - box[0] <= 0
+    return np.where(flat, box[0] - 0.5, box[0]), np.where(flat, box[1] + 0.5, box[1]), tuple(notes)
 
 
 def _next_states(t: Transitions, order: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:

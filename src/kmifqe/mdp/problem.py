@@ -152,7 +152,7 @@ class Problem:
 
         target = target_actions(policy, t, order)
         log_mu, log_mu_target = densities(behavior, t, order, target)
-        low, high = action_box(t, policy)
+        low, high, _ = action_box(t, policy)
         mean, std = mean_and_std(t.states)
         std = np.where(std > 1e-6 * np.maximum(np.abs(mean), 1e-6), std, 1.0)
         small = {"action_low": low, "action_high": high, "state_mean": mean, "state_std": std, "gamma": gamma}

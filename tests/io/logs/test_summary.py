@@ -100,3 +100,11 @@ def test_broken_values_are_counted_not_refused(tmp_path, encoded):
     assert np.isfinite(summary.rewards.mean)
     assert np.isfinite(summary.actions[1].low)
     assert any("NaN or infinity" in warning for warning in summary.warnings)
+
+
+def test_an_action_far_outside_all_others_is_warned_of():
+    actions = np.random.default_rng(0).uniform(-1, 1, (2_000, 2))
+    actions[5, 0] = 1e6
+    warnings = inspect(walk([20] * 100, [False] * 100, actions)).warnings
+    assert len(warnings) == 1
+    assert "1 of the actions lie far outside all others in dimension 0" in warnings[0]

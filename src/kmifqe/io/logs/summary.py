@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from kmifqe.mdp.ask import seen_range
 from kmifqe.mdp.columns import row_slices
 from kmifqe.mdp.transitions import Transitions
 
@@ -126,6 +127,14 @@ def _with_warnings(summary: DatasetSummary, lengths: np.ndarray, transitions: Tr
             f"{summary.rows_on_bound / n:.1%} of the actions sit exactly on a bound (dimensions "
             f"{_listed(atoms)}): they were probably clipped, and their density has an atom there"
         )
+    if not (summary.nan["actions"] or summary.infinite["actions"]):
+        for j, column in enumerate(transitions.actions.T):
+            outliers = seen_range(column)[2]
+            if outliers:
+                warnings.append(
+                    f"{outliers:,} of the actions lie far outside all others in dimension {j}, which spans "
+                    f"{summary.actions[j].low:.4g} to {summary.actions[j].high:.4g}: are they errors of the logger?"
+                )
     if summary.constant_actions:
         warnings.append(
             f"action dimensions {_listed(summary.constant_actions)} never change: nothing is learned there"
