@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Run the tests with the oldest and with the newest version of every dependency that pyproject.toml allows.
 #
-#   tools/check_versions.sh [oldest|newest|both] [pytest arguments, e.g. tests/data]
+#   tools/check_versions.sh [oldest|newest|both] [pytest arguments, e.g. tests/io]
 #
 # Each run has a fresh environment in a temporary folder, with the package built and installed: nothing is
 # imported from the checkout's src/. PYTHON chooses the interpreter, WORKERS the number of test processes.
