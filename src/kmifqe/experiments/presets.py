@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from kmifqe.errors import InputError
-from kmifqe.estimators import Estimator, make_estimator
+from kmifqe.estimators import Estimator, entry_named, make_estimator
 
 PENDULUM = "pendulum"
 TASKS = {  # -v4: the closest to the paper's -v2 that Gymnasium still has
@@ -32,18 +32,22 @@ class Method:
 
     label: str  # in tables and figures
     base: str  # the method whose sizes it has, where a preset has none for itself
-    needs_density: bool
-    estimator: str  # its name in `kmifqe.estimators`
+    estimator: str  # its name in the registry
     settings: tuple[str, ...] = ()
+
+    @property
+    def needs_density(self) -> bool:
+        """Whether its estimator weights rows by the behaviour density."""
+        return entry_named(self.estimator).needs_density
 
 
 METHODS = {
-    "kmifqe": Method("KMIFQE", "kmifqe", True, "kmifqe"),
-    "kmifqe-best": Method("KMIFQE, our best", "kmifqe", True, "kmifqe-best"),
-    "kmifqe-identity": Method("w/o metric", "kmifqe", True, "kmifqe-identity"),
-    "sr-dice": Method("SR-DICE", "sr-dice", False, "sr-dice"),
-    "fqe": Method("FQE", "fqe", False, "fqe"),
-    "fqe-standardized": Method("FQE, standardised", "fqe", False, "fqe", ("inputs=standardized",)),
+    "kmifqe": Method("KMIFQE", "kmifqe", "kmifqe"),
+    "kmifqe-best": Method("KMIFQE, our best", "kmifqe", "kmifqe-best"),
+    "kmifqe-identity": Method("w/o metric", "kmifqe", "kmifqe-identity"),
+    "sr-dice": Method("SR-DICE", "sr-dice", "sr-dice"),
+    "fqe": Method("FQE", "fqe", "fqe"),
+    "fqe-standardized": Method("FQE, standardised", "fqe", "fqe", ("inputs=standardized",)),
 }
 
 

@@ -13,7 +13,8 @@ import msgspec
 import numpy as np
 
 from kmifqe.errors import InputError
-from kmifqe.io.files import whole_file
+from kmifqe.io.files import write_file
+from kmifqe.io.serialize import plain, read_json, write_json
 from kmifqe.report.result import provenance
 
 RESULTS = Path("experiments") / "results"  # under the current directory, unless the user says where
@@ -197,19 +198,18 @@ def write_record(record: Record, path: Path) -> Path:
     """Write the record as JSON, whole or not at all, one field a line; return the path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fields = (f" {_json(key)}: {_json(value)}" for key, value in stored(record).items())
-    with whole_file(path) as partial:
-        partial.write_text("{\n" + ",\n".join(fields) + "\n}\n", encoding="utf-8")
+    write_file(path, ("{\n" + ",\n".join(fields) + "\n}\n").encode())
     return path
 
 
 def read_record(path: Path, kind: type[AnyRecord]) -> AnyRecord:
     """Return the record in a file; refuse what is none of this kind, naming the file and the field."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind, dec_hook=_array)
-    except (OSError, msgspec.MsgspecError) as error:
+        return read_json(path, kind)
+    except InputError as error:
         expected = kind.__struct_config__.tag
         raise InputError(
-            f"{path}: not a readable record ({error}); expected the schema {expected!r}. "
+            f"{error}; expected the schema {expected!r}. "
             "Remove the file, and the command that wrote it makes it again"
         ) from error
 
@@ -242,36 +242,21 @@ def _same(recorded: Any, asked: Any) -> bool:
 
 def stored(x: Any) -> Any:
     """Return x as JSON values: floats to DIGITS significant digits, non-finite numbers as None."""
-    return _rounded(msgspec.to_builtins(x, str_keys=True, enc_hook=_list))
+    return _rounded(plain(x))
 
 
 def _rounded(x: Any) -> Any:
     if isinstance(x, dict):
         return {key: _rounded(value) for key, value in x.items()}
-    if isinstance(x, (list, tuple)):
+    if isinstance(x, list):
         return [_rounded(value) for value in x]
     if isinstance(x, float):
-        return float(f"{x:.{DIGITS}g}") if math.isfinite(x) else None
+        return float(f"{x:.{DIGITS}g}")
     return x
 
 
 def _json(value: Any) -> str:
     return json.dumps(value, allow_nan=False, ensure_ascii=False)
-
-
-def _list(x: Any) -> Any:
-    """Return the lists and numbers that a NumPy array or number stands for."""
-    if not isinstance(x, (np.ndarray, np.generic)):
-        raise NotImplementedError(f"{type(x)} has no place in a record")
-    return x.tolist()
-
-
-def _array(kind: type, x: Any) -> Any:
-    """Return what JSON has in place of an array: NaN where it has null."""
-    if kind is not np.ndarray:
-        raise NotImplementedError(kind)
-    array = np.array(x)
-    return array.astype(np.float64) if array.dtype == object else array
 
 
 def settings_hash(settings: Mapping[str, Any]) -> str:
@@ -292,13 +277,12 @@ def kept(folder: Path, name: str, settings: Mapping[str, Any], kind: type[T], ma
     path = folder / f"{name}-{settings_hash(settings)}.json"
     if path.is_file():
         try:
-            return msgspec.convert(msgspec.json.decode(path.read_bytes())["made"], kind)
-        except (OSError, msgspec.MsgspecError, KeyError, TypeError) as error:
+            return msgspec.convert(read_json(path, dict[str, Any])["made"], kind)
+        except (InputError, msgspec.ValidationError, KeyError) as error:
             raise InputError(f"{path}: cannot be read ({error}); remove it, and it is made again") from error
     made = make()
     folder.mkdir(parents=True, exist_ok=True)
-    with whole_file(path) as partial:
-        partial.write_bytes(msgspec.json.encode({"settings": settings, "made": made}, enc_hook=_list))
+    write_json(path, {"settings": settings, "made": made}, indent=None)
     return made
 
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from kmifqe.behavior import FitConfig, TanhMixture, fit_behavior
+from kmifqe.behavior import FitConfig, FitReport, Fitted, fit_or_load
 from kmifqe.estimators import Estimate
 from kmifqe.estimators.base import config_dict
 from kmifqe.experiments.context import MUJOCO, Context, Experiment
 from kmifqe.experiments.data import Log, data_settings, prepare_log, read_log
 from kmifqe.experiments.presets import METHODS, Row, file_rows, fitted_rows, row_named, table_rows
-from kmifqe.experiments.records import error_of, kept, settings_hash
+from kmifqe.experiments.records import error_of, settings_hash
 from kmifqe.mdp.problem import Problem
 
 DENSITY = "tanh-mixture"
@@ -36,7 +35,7 @@ def run_row(name: str, context: Context) -> None:
     log = read_log(name, context)
     density, report = log.behavior, None
     if density is None and any(METHODS[method].needs_density for method in wanted):
-        density, report = fitted_density(row, log, context)
+        density, report, _ = fitted_density(row, log, context)
     problem = Problem.build(log.transitions, log.target, density, row.gamma)
     context.say(f"{name}: {problem!r}")
     for method, settings in wanted.items():
@@ -68,8 +67,8 @@ def _run_likelihoods(name: str, context: Context) -> None:
     row, place = row_named(name), context.place("loglik", name, DENSITY)
     settings = _fit_settings(row, context)
     if context.wants(place, settings):
-        _, report = fitted_density(row, read_log(name, context), context)
-        context.keep(place, settings, report.pop("seconds"), packages=MUJOCO, **report)
+        report = fitted_density(row, read_log(name, context), context).report
+        context.keep(place, settings, report.seconds, packages=MUJOCO, **report.as_record())
 
 
 LOGLIK = Experiment("loglik", fitted_rows, _run_likelihoods, (DENSITY,), prepare_log, file_rows)
@@ -105,36 +104,33 @@ def _fit_settings(row: Row, context: Context) -> dict[str, Any]:
     return {"data": data_settings(row, context), "fit": config_dict(FitConfig(**context.preset.fit_settings))}
 
 
-def fitted_density(row: Row, log: Log, context: Context) -> tuple[TanhMixture, dict[str, Any]]:
-    """Return the behaviour density fitted to a row's log, and the fit's report with the seconds it took.
+def fitted_density(row: Row, log: Log, context: Context) -> Fitted:
+    """Return the behaviour density fitted to a row's log, and the report of its fit.
 
     The fit is kept in the work folder, and read from there by the next call. `row` names the `log`, and `context`
     has the fit's sizes and the folder.
     """
-    settings, folder = _fit_settings(row, context), context.work / "density"
-    path = folder / f"{row.name}-{settings_hash(settings)}.safetensors"
-
-    def fit_it() -> dict[str, Any]:
+    folder = context.work / "density" / f"{row.name}-{settings_hash(_fit_settings(row, context))}"
+    if not folder.is_dir():
         context.say(f"{row.name}: fitting the behaviour density")
-        t, started = log.transitions, time.perf_counter()
-        low, high = getattr(log.target, "low", None), getattr(log.target, "high", None)
-        config = FitConfig(**context.preset.fit_settings)
-        density, report = fit_behavior(t.states, t.actions, t.episode, low, high, config)
-        folder.mkdir(parents=True, exist_ok=True)
-        density.save(path)
-        return report.as_record() | {"seconds": time.perf_counter() - started}
-
-    report = kept(folder, row.name, settings, dict[str, Any], fit_it)
-    return TanhMixture.load(path), report
+    folder.mkdir(parents=True, exist_ok=True)
+    return fit_or_load(
+        folder,
+        log.transitions,
+        low=getattr(log.target, "low", None),
+        high=getattr(log.target, "high", None),
+        config=FitConfig(**context.preset.fit_settings),
+    )
 
 
-def _density_summary(report: dict[str, Any]) -> dict[str, Any]:
-    best = max(report["table"], key=lambda entry: entry["log_likelihood"])
+def _density_summary(report: FitReport) -> dict[str, Any]:
+    record = report.as_record()
+    best = max(record["table"], key=lambda entry: entry["log_likelihood"])
     return {
-        "components": report["chosen"],
+        "components": report.chosen,
         "log_likelihood": best["log_likelihood"],
         "standard_error": best["standard_error"],
-        "warnings": report["warnings"],
+        "warnings": record["warnings"],
     }
 
 

@@ -1,9 +1,9 @@
 """Gymnasium tasks: what they are, and many environments stepped together, in this process or in several.
 
 Each process steps its share of the environments with `gymnasium.vector.SyncVectorEnv`. `AsyncVectorEnv` starts a
-process for every environment, and a message to each of them at every step takes longer than a step: with 64
-Pendulums on two cores it was 5 times slower, with 64 Hoppers twice. So a pipe to each of a few processes stays
-here. Neither class can leave some environments where they are, which `_Pausable` adds.
+process for every environment, and a message to each of them at every step takes longer than a step: on two cores
+64 Pendulums took 7,700 steps/s with it and 74,000 here, 64 Hoppers 4,000 and 11,700. So a pipe to each of a few
+processes stays here. Neither class can leave some environments where they are, which `_Pausable` adds.
 """
 
 from __future__ import annotations

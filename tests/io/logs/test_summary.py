@@ -25,7 +25,9 @@ def test_counts_of_the_encoded_log(log):
     assert (summary.transitions, summary.episodes, summary.state_dim, summary.action_dim) == (16, 6, 2, 3)
     assert (summary.length_min, summary.length_median, summary.length_max) == (1, 2.5, 5)
     assert (summary.terminated, summary.truncated) == (3, 3)
-    assert summary.unusable == {"the next action was not logged (last row of a cut episode)": 3}
+    assert summary.unusable == {
+        "the next action was not logged (last row of a cut episode, or before lost rows)": 3
+    }
     assert summary.no_next_state == 0
     assert summary.logged_densities == "total"
     assert summary.rewards.low == 0

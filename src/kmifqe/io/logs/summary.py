@@ -71,7 +71,9 @@ def inspect(transitions: Transitions) -> DatasetSummary:
     rows_on_bound = _rows_on_bound(transitions.actions, actions)
     no_next_action = ~transitions.terminated & ~transitions.has_next_action
     unusable = {
-        "the next action was not logged (last row of a cut episode)": int(no_next_action.sum()),
+        "the next action was not logged (last row of a cut episode, or before lost rows)": int(
+            no_next_action.sum()
+        ),
         "NaN or infinity in the row": int((bad_rows & ~no_next_action).sum()),
     }
     with np.errstate(invalid="ignore", over="ignore"):

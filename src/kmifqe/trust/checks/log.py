@@ -187,7 +187,9 @@ def _dropped(facts: LogFacts, *, in_sample: bool) -> Check:
     dropped = rows.logged - (rows.in_sample if in_sample else rows.used)
     why = []
     if rows.without_next_state:
-        why.append(f"{rows.without_next_state:,} whose next state was not logged")
+        why.append(
+            f"{rows.without_next_state:,} whose next state was not logged or whose next rows were lost"
+        )
     if in_sample and rows.without_next_action:
         why.append(f"{rows.without_next_action:,} at a cut, whose next action was not logged")
     finding = f"{dropped:,} of {rows.logged:,} rows are not used" + (f": {', '.join(why)}." if why else ".")
