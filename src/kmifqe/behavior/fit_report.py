@@ -92,7 +92,9 @@ class FitReport:
                 f"KS distance {self.calibration.ks.max():.3f}, above {self.calibration.threshold:.3f}"
             )
         if self.held_out_episodes < 10:
-            found.append(f"only {self.held_out_episodes} episode(s) held out: likelihoods are rough")
+            found.append(
+                f"only {self.held_out_episodes} episode(s) held out: likelihoods and their errors are rough"
+            )
         return tuple(found)
 
     def as_record(self) -> dict[str, Any]:
