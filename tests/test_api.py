@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from kmifqe import InputError, Result, evaluate
+from kmifqe import InputError, Result, Transitions, evaluate
 from kmifqe.behavior import FitConfig, fit_behavior
 from kmifqe.estimators.fit import Progress
 from kmifqe.io.logs.save import save_dataset
@@ -200,6 +200,29 @@ def test_a_run_from_python_is_resumed_and_reported(world: LQR, tmp_path: Path) -
     assert Result.load(out).value == whole.value
     assert (out / "report.html").exists()
     assert (out / "landscape.npz").exists()
+
+
+def test_a_finished_run_is_not_resumed_with_another_policy(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    actions = rng.uniform(-1, 1, (200, 2))
+    log = Transitions.from_arrays(
+        rng.normal(size=(200, 2)), actions, actions @ [1.0, -1.0], np.zeros(200), np.arange(200) % 10 == 9
+    )
+    question: dict[str, Any] = {"gamma": 0.5, "estimators": (BASELINE,), "steps": 5, "seeds": 2}
+
+    def constant(*action: float) -> Any:
+        return lambda states: np.tile(np.float32(action), (len(states), 1))
+
+    first = evaluate(log, constant(1.0, -1.0), out=tmp_path / "run", **question)
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    with pytest.raises(InputError, match="another policy"):
+        evaluate(log, constant(-1.0, 1.0), out=tmp_path / "run", resume=True, **question)
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
+    other = evaluate(log, constant(-1.0, 1.0), **question)
+    ones, others = first.provenance.digests, other.provenance.digests
+    assert ones["log"] == others["log"]
+    assert ones["policy"] != others["policy"]
+    assert Result.load(tmp_path / "run").provenance.digests == ones
 
 
 def test_a_fitted_density_has_its_floor_however_it_is_given(world: LQR, tmp_path: Path) -> None:

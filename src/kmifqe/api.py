@@ -33,6 +33,7 @@ from kmifqe.report.result import Question, Result
 from kmifqe.report.watch import Watch, default_watch, device_name
 from kmifqe.store import Interrupted, RunDirectory, open_run
 from kmifqe.store.checkpoints import SAVE_SECONDS
+from kmifqe.store.identity import digests, fingerprint
 from kmifqe.trust.checks import measure
 from kmifqe.trust.interval import LEVEL, check_level
 from kmifqe.trust.landscape import LANDSCAPE, keep_landscape
@@ -203,8 +204,7 @@ def evaluate_problem(
         make_plan(estimator, problem, seeds=seeds, steps=own, bootstrap=bootstrap)
         for estimator, own in zip(estimators, steps, strict=True)
     ]
-    if run is not None:
-        run.begin(plans, problem)
+    data = fingerprint(problem) if run is None else run.begin(plans, problem)
     estimates, problem = run_estimators(
         problem,
         estimators,
@@ -217,7 +217,7 @@ def evaluate_problem(
     if run is not None and run.saves:
         share = run.saving_seconds / max(sum(estimate.seconds for estimate in estimates), 1e-9)
         watch.say(f"saved {run.saves} times on the way, {share:.2%} of the time")
-    result = Result.judged(estimates, question, level=level, **more)
+    result = Result.judged(estimates, question, level=level, digests=digests(data), **more)
     if folder is not None:
         store_result(result, folder)
     return result

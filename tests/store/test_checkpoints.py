@@ -166,7 +166,7 @@ def test_another_version_or_machine_goes_on_with_a_warning(tmp_path, undisturbed
     assert [word in " ".join(told) for word in ("'0.0.1'", "'abacus'", "last bits")] == [True] * 3
 
 
-@pytest.mark.parametrize("schema", ["kmifqe.checkpoint/0", "kmifqe.checkpoint/2", None])
+@pytest.mark.parametrize("schema", ["kmifqe.checkpoint/1", "kmifqe.checkpoint/3", None])
 def test_another_schema_is_refused(tmp_path, schema):
     _, newest = stopped(tmp_path / "c")
     rewrite(newest, lambda arrays, described: described.update(schema=schema))

@@ -12,7 +12,7 @@ import pytest
 from estimators.small import lqr_problem
 from kmifqe.errors import InputError
 from kmifqe.estimators.fit import make_plan
-from kmifqe.store.identity import array_print, differences, fingerprint, identity
+from kmifqe.store.identity import column_print, differences, digests, exact_print, fingerprint, identity
 from store.toy import toy, toy_problem
 
 HERE = Path("checkpoint")
@@ -48,8 +48,64 @@ def test_what_a_policy_or_density_computed_may_differ_by_rounding_only(field, re
     warnings = differences(of(problem), rounded, HERE)
     assert len(warnings) == 1
     assert field in warnings[0]
-    with pytest.raises(InputError, match=f"{field} was .*another .*{reason}"):
+    with pytest.raises(InputError, match=f"{field} was .*another {reason}"):
         differences(of(problem), of(replace(problem, **{field: array + 0.01})), HERE)
+
+
+@pytest.mark.parametrize("field", ["target_actions", "log_mu"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x[::-1],
+        lambda x: x[jnp.asarray(np.random.default_rng(1).permutation(len(x)))],
+        lambda x: x.at[jnp.asarray([3, 40])].set(x[jnp.asarray([40, 3])]),
+        lambda x: jnp.roll(x, 1, axis=0),
+        lambda x: x[:, ::-1],
+        lambda x: -x,
+        lambda x: x.at[7].add(0.3),
+    ],
+    ids=["reversed", "permuted", "two rows swapped", "shifted", "columns swapped", "negated", "one row"],
+)
+def test_other_answers_with_nearly_the_same_statistics_are_refused(field, change):
+    problem = lqr_problem()[0]
+    rng = np.random.default_rng(0)
+    answers = jnp.asarray(rng.normal(size=(len(problem), 2)), jnp.float32)
+    problem = replace(problem, **{field: answers})
+    with pytest.raises(InputError, match=field):
+        differences(of(problem), of(replace(problem, **{field: change(answers)})), HERE)
+
+
+def test_a_policy_and_its_mirror_image_are_two():
+    """Both answer the same everywhere, with the same mean and root mean square over all numbers."""
+    problem = lqr_problem()[0]
+    one, other = (jnp.tile(jnp.asarray(action), (len(problem), 1)) for action in ([1.0, -1.0], [-1.0, 1.0]))
+    with pytest.raises(InputError, match="another policy"):
+        differences(
+            of(replace(problem, target_actions=one)), of(replace(problem, target_actions=other)), HERE
+        )
+
+
+def test_densities_of_zero_may_stay_and_may_not_move():
+    problem = lqr_problem()[0]
+    log_mu = problem.log_mu.at[3].set(-jnp.inf)
+    there = of(replace(problem, log_mu=log_mu))
+    assert len(differences(there, of(replace(problem, log_mu=log_mu * (1 + 1e-7))), HERE)) == 1
+    for other in (problem.log_mu, problem.log_mu.at[4].set(-jnp.inf)):
+        with pytest.raises(InputError, match="another density"):
+            differences(there, of(replace(problem, log_mu=other)), HERE)
+
+
+def test_digests_tell_log_policy_and_density_apart():
+    problem = lqr_problem()[0]
+    known = digests(fingerprint(problem))
+    assert known.keys() == {"log", "policy", "density"}
+    for part, field in (("log", "rewards"), ("policy", "target_actions"), ("density", "log_mu")):
+        changed = digests(
+            fingerprint(replace(problem, **{field: getattr(problem, field) * (1 + 1e-6) + 1e-6}))
+        )
+        assert {name for name in known if changed[name] != known[name]} == {part}
+    without = replace(problem, log_mu=None, log_mu_target=None)
+    assert digests(fingerprint(without)).keys() == {"log", "policy"}
 
 
 def test_a_density_where_there_was_none_is_refused():
@@ -66,12 +122,13 @@ def test_infinite_settings_are_equal_to_themselves():
 
 def test_a_print_knows_shape_kind_and_scale():
     x = np.array([[3.0, -4.0]], np.float32)
-    assert array_print(x)["mean"] == -0.5
-    assert array_print(x)["rms"] == pytest.approx(np.sqrt(12.5))
-    digests = {array_print(y)["digest"] for y in (x, x.T, x.astype(np.float64), x + 1, x.view(np.int32))}
+    digests = {exact_print(y)["digest"] for y in (x, x.T, x.astype(np.float64), x + 1, x.view(np.int32))}
     assert len(digests) == 5
-    assert array_print(np.asfortranarray(np.eye(3) + 1))["digest"] == array_print(np.eye(3) + 1)["digest"]
-    assert array_print(np.zeros((0, 3)))["rms"] == 0
+    assert exact_print(np.asfortranarray(np.eye(3) + 1))["digest"] == exact_print(np.eye(3) + 1)["digest"]
+    columns = column_print(np.array([[3.0, 0.0], [-4.0, 0.0]]))
+    assert columns["mean"] == [-0.5, 0.0]
+    assert columns["rms"] == pytest.approx([np.sqrt(12.5), 0.0])
+    assert column_print(np.zeros((0, 3)))["rms"] == [0.0] * 3
 
 
 def test_a_plain_fit_is_not_taken_up_by_a_bootstrapped_one_nor_the_other_way_round():

@@ -43,12 +43,16 @@ class Provenance(msgspec.Struct, frozen=True):
     versions: dict[str, str]
     device: str
     command: tuple[str, ...] = ()  # the arguments of `kmifqe`; empty where it was called from Python
+    digests: dict[str, str] = {}  # SHA-256 of the log, of the policy's answers and of the density's
 
 
-def provenance(command: Iterable[str] = (), packages: Iterable[str] = ()) -> Provenance:
+def provenance(
+    command: Iterable[str] = (), packages: Iterable[str] = (), digests: dict[str, str] | None = None
+) -> Provenance:
     """Return the provenance of what is made here and now.
 
     `command` are the arguments of the command line, `packages` are named beside those that every record names.
+    `digests` name the log, the policy and the density by their content; by default none does.
     """
     versions = {name: _version(name) for name in (*PACKAGES, *packages)}
     return Provenance(
@@ -56,6 +60,7 @@ def provenance(command: Iterable[str] = (), packages: Iterable[str] = ()) -> Pro
         versions=versions | {"python": platform.python_version()},
         device=str(jax.devices()[0].device_kind),
         command=tuple(command),
+        digests=digests or {},
     )
 
 
@@ -124,6 +129,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         *,
         level: float = LEVEL,
         command: Iterable[str] = (),
+        digests: dict[str, str] | None = None,
         references: dict[str, float] | None = None,
         behavior_fit: FitReport | None = None,
         extra: dict[str, Any] | None = None,
@@ -131,12 +137,13 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         """Return the result of `estimates` that were made from one log and measured.
 
         `question` says what was asked, `level` is the intervals' (0.95 by default). `command` are the arguments
-        of the command line. `references`, `behavior_fit` and `extra` are kept as the fields of these names.
+        of the command line, `digests` those of `store.identity.digests`. `references`, `behavior_fit` and `extra`
+        are kept as the fields of these names.
         """
         judgement = judge_run(estimates)
         return cls(
             question=question,
-            provenance=provenance(command),
+            provenance=provenance(command, digests=digests),
             # A final state is as large as the log, and what is to be known of it has been measured.
             estimates=tuple(estimate.without_state() for estimate in estimates),
             intervals={estimate.estimator: interval_of(estimate, level) for estimate in estimates},

@@ -21,7 +21,7 @@ from kmifqe.io.files import write_file
 from kmifqe.io.serialize import to_json
 from kmifqe.trust.checks import Measurements
 
-SCHEMA = "kmifqe.finished/2"
+SCHEMA = "kmifqe.finished/3"
 _ARRAYS = ("values", "recorded_steps", "trajectory")
 _DESCRIBED = ("steps", "seconds", "device", "episodes", "measurements")
 

@@ -14,7 +14,7 @@ from kmifqe.mdp.problem import Problem
 from kmifqe.store.archive import DamagedError, check_schema, read_archive, write_archive
 from kmifqe.store.identity import differences, fingerprint, identity
 
-SCHEMA = "kmifqe.checkpoint/1"
+SCHEMA = "kmifqe.checkpoint/2"
 KEPT = 2  # if the newest is damaged, the one before is there
 SAVE_SECONDS = 30.0
 COST_SHARE = 0.01  # a save waits until the last one's cost is below this share of the time since

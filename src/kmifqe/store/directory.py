@@ -112,10 +112,10 @@ class RunDirectory:
         """How long this process has spent on writing snapshots."""
         return sum(folder.seconds for folder in self._folders.values())
 
-    def begin(self, plans: Sequence[Plan], problem: Problem) -> None:
+    def begin(self, plans: Sequence[Plan], problem: Problem) -> dict[str, Any]:
         """Refuse what does not go with what is stored, drop an earlier run if asked to, and write run.json.
 
-        `plans` are the fits of this run, `problem` is what they learn from.
+        `plans` are the fits of this run, `problem` is what they learn from. The problem's fingerprint is returned.
         """
         self._data = fingerprint(problem)
         self.drop_earlier_run()
@@ -125,6 +125,7 @@ class RunDirectory:
         earlier = read_manifest(self.path)
         created = None if earlier is None else earlier.created
         write_manifest(self.path, Manifest.of_run(self._options, created))
+        return self._data
 
     def checkpoints(self, plan: Plan) -> CheckpointFolder:
         """Return where the fit of `plan` keeps its snapshots."""

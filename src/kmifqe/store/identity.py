@@ -22,12 +22,20 @@ from kmifqe.mdp.problem import Problem
 PACKAGES = ("kmifqe", "jax", "jaxlib", "optax", "numpy")
 # Made by a policy or density, perhaps on a GPU, whose last bits may differ from one process to the next.
 COMPUTED = {
-    "target_actions": "another policy",
-    "first_actions": "another policy",
-    "log_mu": "another behaviour density",
-    "log_mu_target": "another behaviour density",
+    "target_actions": "policy",
+    "first_actions": "policy",
+    "log_mu": "density",
+    "log_mu_target": "density",
 }
-ROUNDING = 1e-5  # of the root mean square: what float32 arithmetic in another order may change a mean by
+ROUNDING = (
+    1e-5  # of a column's root mean square: what float32 arithmetic in another order may change a mean by
+)
+# Of the same: a projection is a normal number with the standard deviation of one entry's error, and the largest of
+# many is several times that.
+PROJECTED_ROUNDING = 1e-4
+PROJECTIONS = 4  # of each column, with weights that follow from the row's number alone
+DESCRIBED_COLUMNS = 4  # of an array, in a message
+CHUNK = 65_536  # rows that are projected at a time: bounds the memory of the weights
 
 
 def identity(plan: Plan, data: dict[str, Any]) -> dict[str, Any]:
@@ -43,7 +51,7 @@ def identity(plan: Plan, data: dict[str, Any]) -> dict[str, Any]:
 
 
 def fingerprint(problem: Problem) -> dict[str, Any]:
-    """Return a digest of each of the problem's arrays; of computed ones also mean and root mean square."""
+    """Return a digest of each of the problem's arrays, and column statistics of those in `COMPUTED`."""
     prints: dict[str, Any] = {}
     for field in fields(problem):
         if field.name in (
@@ -53,23 +61,66 @@ def fingerprint(problem: Problem) -> dict[str, Any]:
         ):  # follow from the arrays, or stand in the plan
             continue
         array = getattr(problem, field.name)
-        prints[field.name] = None if array is None else array_print(np.asarray(array))
+        if array is not None:
+            held = np.asarray(array, order="C")
+            prints[field.name] = exact_print(held)
+            if field.name in COMPUTED:
+                prints[field.name] |= column_print(held)
+        else:
+            prints[field.name] = None
     return prints
 
 
-def array_print(array: np.ndarray) -> dict[str, Any]:
-    """Return digest, shape, mean and root mean square of an array."""
+def exact_print(array: np.ndarray) -> dict[str, Any]:
+    """Return the shape of an array and the SHA-256 digest of its bytes, type and shape."""
     array = np.asarray(array, order="C")
-    digest = hashlib.blake2b(array.data if array.size else b"", digest_size=12)
-    digest.update(f"{array.dtype.str}{array.shape}".encode())
-    mean = float(array.mean(dtype=np.float64)) if array.size else 0.0
-    # einsum squares and adds without a float64 copy of the array
-    square = float(np.einsum("i,i->", array.ravel(), array.ravel(), dtype=np.float64)) if array.size else 0.0
+    found = hashlib.sha256(f"{array.dtype.str}{array.shape}".encode())
+    found.update(array.data if array.size else b"")
+    return {"digest": found.hexdigest(), "shape": list(array.shape)}
+
+
+def column_print(array: np.ndarray) -> dict[str, Any]:
+    """Return what arrays that differ by rounding have nearly in common, and other arrays have not.
+
+    For each column these are its mean, its root mean square and its projections Σᵢ rᵢ xᵢ / √n, where the weights r
+    are normal numbers from a fixed seed. Rows in another order change the projections, and columns in another
+    order change them all. Entries that are not finite, such as the logarithm of a density of 0, count as 0 there;
+    where they stand is told by a digest of its own.
+    """
+    columns = array.reshape(len(array), math.prod(array.shape[1:]))
+    rows, width = columns.shape
+    total, square = np.zeros(width), np.zeros(width)
+    projected = np.zeros((PROJECTIONS, width))
+    infinite = hashlib.sha256()
+    rng = np.random.default_rng(0)
+    for start in range(0, rows, CHUNK):
+        chunk = columns[start : start + CHUNK].astype(np.float64)
+        finite = np.isfinite(chunk)
+        infinite.update(np.packbits(finite).tobytes())
+        chunk = np.where(finite, chunk, 0.0)
+        total += chunk.sum(axis=0)
+        square += np.einsum("ij,ij->j", chunk, chunk)
+        # A row's weights stand together, so that they do not depend on how many rows follow.
+        projected += rng.standard_normal((len(chunk), PROJECTIONS)).T @ chunk
     return {
-        "digest": digest.hexdigest(),
-        "shape": list(array.shape),
-        "mean": mean,
-        "rms": math.sqrt(square / max(array.size, 1)),
+        "mean": (total / max(rows, 1)).tolist(),
+        "rms": np.sqrt(square / max(rows, 1)).tolist(),
+        "projections": (projected / math.sqrt(max(rows, 1))).T.tolist(),
+        "infinite": infinite.hexdigest(),
+    }
+
+
+def digests(data: dict[str, Any]) -> dict[str, str]:
+    """Return one digest each of the log, the policy's answers and the density's; `data` is `fingerprint(problem)`.
+
+    Where no density was asked for, none is named.
+    """
+    parts: dict[str, list[str]] = {"log": [], "policy": [], "density": []}
+    for name, found in sorted(data.items()):
+        if found is not None:
+            parts[_source(name)].append(f"{name}:{found['digest']}")
+    return {
+        part: hashlib.sha256("\n".join(lines).encode()).hexdigest() for part, lines in parts.items() if lines
     }
 
 
@@ -132,23 +183,37 @@ def _data_differences(then: dict[str, Any], now: dict[str, Any], path: Path) -> 
                 f"{name} differs from the run's by rounding: it goes on, but its last bits may differ"
             )
             continue
-        reason = COMPUTED.get(name, "another policy" if name.startswith("action_") else "another log")
         raise InputError(
             f"{path}: was made with other data: {name} was {_described(stored)} and is {_described(present)} "
-            f"({reason}?); give the same, choose another --out, or --force to start again"
+            f"(another {_source(name)}?); give the same, choose another --out, or --force to start again"
         )
     return warnings
 
 
+def _source(name: str) -> str:
+    """Return what an array of the problem comes from: the log, the policy or the density."""
+    return COMPUTED.get(name, "policy" if name.startswith("action_") else "log")
+
+
 def _differ_by_rounding(a: dict[str, Any], b: dict[str, Any]) -> bool:
-    allowed = ROUNDING * max(abs(b["rms"]), 1e-30)
-    return a["shape"] == b["shape"] and all(abs(a[name] - b[name]) <= allowed for name in ("mean", "rms"))
+    """Return whether two arrays, known by their `column_print`, can be the same but for rounding."""
+    if a["shape"] != b["shape"] or a["infinite"] != b["infinite"]:
+        return False
+    scale = np.asarray(b["rms"])
+
+    def near(name: str, share: float) -> bool:
+        moved = np.abs(np.asarray(a[name]) - np.asarray(b[name])).T
+        return bool((moved <= share * scale).all())
+
+    return near("mean", ROUNDING) and near("rms", ROUNDING) and near("projections", PROJECTED_ROUNDING)
 
 
 def _described(array: dict[str, Any] | None) -> str:
     if not array:
         return "absent"
-    return f"{tuple(array['shape'])} with mean {array['mean']:.6g} (digest {array['digest'][:8]})"
+    means = ", ".join(f"{mean:.6g}" for mean in array.get("mean", [])[:DESCRIBED_COLUMNS])
+    said = f" with column means {means}" if means else ""
+    return f"{tuple(array['shape'])}{said} (digest {array['digest'][:8]})"
 
 
 def _processor() -> str:
