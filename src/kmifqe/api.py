@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from kmifqe.behavior import FitReport, FitRequest, TanhMixture, fit_or_load, parse_behavior
-from kmifqe.errors import InputError
+from kmifqe.errors import InputError, shown
 from kmifqe.estimators import Estimate, Estimator, Progress, fit, make_estimator
 from kmifqe.estimators.fit import Checkpoints, Plan, make_plan
 from kmifqe.estimators.forecast import placed, with_fallback
@@ -29,7 +29,7 @@ from kmifqe.mdp import Problem, Transitions
 from kmifqe.mdp.ask import Behavior, Logged, Policy, action_box
 from kmifqe.report.figures import save_figures
 from kmifqe.report.page import REPORT
-from kmifqe.report.result import Question, Result
+from kmifqe.report.result import RESULT, Question, Result
 from kmifqe.report.watch import Watch, default_watch, device_name
 from kmifqe.store import Interrupted, RunDirectory, open_run
 from kmifqe.store.checkpoints import SAVE_SECONDS
@@ -159,7 +159,6 @@ def evaluate(
             seeds=seeds,
             bootstrap=bootstrap,
             level=level,
-            folder=None if run is None else run.path,
             run=run,
             on_progress=on_progress,
             watch=watch,
@@ -177,7 +176,6 @@ def evaluate_problem(
     seeds: int | Sequence[int] = SEEDS,
     bootstrap: bool = True,
     level: float = LEVEL,
-    folder: Path | None = None,
     run: RunDirectory | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     watch: Watch | None = None,
@@ -193,8 +191,7 @@ def evaluate_problem(
         seeds: how many networks are trained side by side, or the seeds themselves.
         bootstrap: whether every network weights the log's episodes in its own way.
         level: how often the interval should hold the truth.
-        folder: where result.json, report and figures go; None for nowhere.
-        run: the opened run directory that keeps snapshots; None for none.
+        run: the opened run directory for snapshots, result.json, report and figures; None for none.
         on_progress: called after every record of a fit.
         watch: hears sentences and progress; None for silence.
         more: further fields of `Result.judged`, such as `references`.
@@ -212,14 +209,14 @@ def evaluate_problem(
         store=run,
         watch=watch,
         on_progress=on_progress,
-        examine=partial(examined, folder),
+        examine=partial(examined, run),
     )
     if run is not None and run.saves:
         share = run.saving_seconds / max(sum(estimate.seconds for estimate in estimates), 1e-9)
         watch.say(f"saved {run.saves} times on the way, {share:.2%} of the time")
     result = Result.judged(estimates, question, level=level, digests=digests(data), **more)
-    if folder is not None:
-        store_result(result, folder)
+    if run is not None:
+        store_result(result, run, watch)
     return result
 
 
@@ -284,22 +281,34 @@ def run_estimators(
     return estimates, problem
 
 
-def examined(folder: Path | None, estimator: Estimator, estimate: Estimate, problem: Problem) -> Estimate:
+def examined(
+    run: RunDirectory | None, estimator: Estimator, estimate: Estimate, problem: Problem
+) -> Estimate:
     """Return `estimate` with what is measured of its final state and of `problem`.
 
-    What `estimator` says of Q around the target's actions is kept in `folder`, if one is given.
+    What `estimator` says of Q around the target's actions is kept in the directory of `run`, if one is given.
     """
-    if folder is not None:
-        keep_landscape(folder / LANDSCAPE, estimator, estimate, problem)
+    if run is not None:
+        keep_landscape(run.file(LANDSCAPE), estimator, estimate, problem)
     return replace(estimate, measurements=measure(estimator, estimate, problem))
 
 
-def store_result(result: Result, folder: Path) -> None:
-    """Write figures, result.json and the report of `result` into `folder`."""
-    with disk_sentence(folder):
-        save_figures(result, folder)
-        result.save(folder)
-        result.report(folder / REPORT, folder=folder)
+def store_result(result: Result, run: RunDirectory, watch: Watch) -> None:
+    """Write result.json of `result` into the directory of `run`, and then the figures and the report.
+
+    The number is what the run was for: where a picture of it cannot be made, `watch` hears a warning.
+    """
+    with disk_sentence(run.path):
+        result.save(run.file(RESULT).parent)
+    makers: dict[str, Callable[[], object]] = {
+        "the figures": lambda: save_figures(result, run.file),
+        "the report": lambda: result.report(run.file(REPORT), folder=run.path),
+    }
+    for name, make in makers.items():
+        try:
+            make()
+        except Exception as error:  # fonts, styles, a full disk: none of them may cost the result
+            watch.warn(f"{run.path}: {name} could not be made ({shown(error) or type(error).__name__})")
 
 
 def _make_estimators(
@@ -351,12 +360,14 @@ def _density(
         return parsed, None
     if run is not None:
         run.drop_earlier_run()
+    claim = (lambda: None) if run is None else run.claim_density
     with watch.status("fitting the behaviour density …"):
         fitted = fit_or_load(
             None if run is None else run.path,
             log,
             low=low,
             high=high,
+            claim=claim,
             progress=lambda p: watch.update(
                 f"fitting the behaviour density: {p.step:,}/{p.steps:,} steps, held-out {max(p.held_out):.3f} nats"
             ),

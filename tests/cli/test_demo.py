@@ -32,6 +32,8 @@ def test_demo_compares_estimators_with_the_truth(kmifqe_command, tmp_path, monke
     for name in names:
         assert name in done.out
     assert {p.name for p in (tmp_path / "demo").iterdir()} == {
+        "finished",
+        "run.json",
         "result.json",
         "trajectories.png",
         "bandwidth.png",

@@ -188,16 +188,16 @@ def test_help_does_not_wait_for_jax():
 
 
 def test_an_earlier_result_is_not_replaced_unless_asked(kmifqe_command, tmp_path, npz, actor_path):
-    (tmp_path / "run").mkdir()
     earlier = tmp_path / "run" / "result.json"
-    earlier.write_text("{}")
     command = ("evaluate", npz, "--policy", actor_path, "--out", tmp_path / "run", "-e", "fqe", *FAST)
+    assert kmifqe_command(*command).code == 0
+    first = earlier.read_bytes()
     refused = kmifqe_command(*command)
     assert refused.code == 2
     assert "--force" in refused.err
-    assert earlier.read_text() == "{}"
-    assert kmifqe_command(*command, "--force").code == 0
-    assert earlier.read_text() != "{}"
+    assert earlier.read_bytes() == first
+    assert kmifqe_command(*command, "--force", "--gamma", 0.9).code == 0
+    assert earlier.read_bytes() != first
 
 
 @pytest.mark.parametrize(

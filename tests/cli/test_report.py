@@ -1,12 +1,15 @@
 """`kmifqe report`: where the page goes, and what a wrong path says."""
 
 import json
+import os
 import subprocess
 import sys
 import webbrowser
 
 import pytest
+from msgspec import structs
 
+from kmifqe.store.manifest import Manifest, read_manifest, write_manifest
 from report.small import small_run
 
 
@@ -33,6 +36,46 @@ def test_several_runs_make_one_page_here(kmifqe_command, tmp_path, monkeypatch):
     outcome = kmifqe_command("report", small_run(tmp_path / "a"), small_run(tmp_path / "b"))
     assert outcome.code == 0
     assert "2 policies compared" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["run/report.html", "report.html", "mine.html"])
+def test_a_file_that_is_no_report_of_ours_is_not_replaced_unasked(
+    kmifqe_command, tmp_path, monkeypatch, name
+):
+    monkeypatch.chdir(tmp_path)
+    runs = [small_run(tmp_path / "run"), small_run(tmp_path / "other")][: 1 if name.startswith("run") else 2]
+    more = ["--out", name] if name.startswith("mine") else []
+    page = tmp_path / name
+    page.write_text("<p>mine")
+    refused = kmifqe_command("report", *runs, *more)
+    assert refused.code == 2
+    assert "--out" in refused.err
+    assert "--force" in refused.err
+    assert page.read_text() == "<p>mine"
+    assert kmifqe_command("report", *runs, *more, "--force").code == 0
+    assert "The policy is worth" in page.read_text(encoding="utf-8")
+    assert kmifqe_command("report", *runs, *more).code == 0  # a page of ours is made again unasked
+
+
+@pytest.mark.parametrize("force", [[], ["--force"]])
+def test_a_link_and_a_pipe_are_never_written_through(kmifqe_command, tmp_path, force):
+    victim = tmp_path / "victim.html"
+    victim.write_text("keep")
+    run = small_run(tmp_path / "run")
+    (run / "report.html").symlink_to(victim)
+    assert kmifqe_command("report", run, *force).code == (0 if force else 2)
+    assert victim.read_text() == "keep"
+    os.mkfifo(tmp_path / "pipe")
+    refused = kmifqe_command("report", run, "--out", tmp_path / "pipe", *force)
+    assert refused.code == 2
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_a_page_made_later_belongs_to_its_run(kmifqe_command, tmp_path):
+    run = small_run(tmp_path / "run")
+    write_manifest(run, structs.replace(Manifest.of_run({}), files=("result.json",)))
+    assert kmifqe_command("report", run).code == 0
+    assert read_manifest(run).files == ("report.html", "result.json")
 
 
 @pytest.mark.parametrize("out", [None, "folder"])

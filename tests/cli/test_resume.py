@@ -16,7 +16,7 @@ import pytest
 from kmifqe.behavior import FitConfig, fit_behavior
 from kmifqe.behavior import fit as fitting
 from kmifqe.cli.session import Interrupts
-from kmifqe.store.directory import locked
+from kmifqe.store.directory import LOCK, locked
 
 FAST = ("--gamma", 0.5, "--seeds", 2, "--steps", 20, "--set", "hidden=8", "--set", "batch=16")
 PERIOD = (
@@ -177,7 +177,7 @@ def test_resuming_another_run_is_one_sentence(evaluate, stop_after, tmp_path, op
 def test_a_second_process_and_a_missing_run_are_one_sentence(evaluate, kmifqe_command, tmp_path):
     out = tmp_path / "run"
     out.mkdir()
-    with locked(out / ".lock"):
+    with locked(out / LOCK):
         refused = evaluate(out, behavior=None)
     assert refused.code == 2
     assert f"another process (id {os.getpid()})" in refused.err

@@ -56,7 +56,7 @@ def test_a_seed_that_diverged_leaves_the_figures_of_the_others(tmp_path):
         (tmp_path / name).mkdir()
         run = estimate("kmifqe", [seeds, seeds, seeds], h=0.3, ess=5.0)
         question = Question("log", "policy", "none", 0.5, RowCounts(10, 10, 10, 0, 0, 0, 1))
-        save_figures(Result.judged([run], question), tmp_path / name)
+        save_figures(Result.judged([run], question), (tmp_path / name).joinpath)
         pictures.append({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()})
     assert pictures[0] == pictures[1]
     assert set(pictures[0]) == {"trajectories.png", "bandwidth.png"}

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from kmifqe.errors import InputError
-from kmifqe.store.directory import Manifest, read_manifest, write_manifest
+from kmifqe.store.manifest import Manifest, read_manifest, write_manifest
 
 
 def test_options_come_back(tmp_path):
@@ -24,9 +24,10 @@ def test_options_come_back(tmp_path):
     [
         ("", "cannot be read as JSON"),
         ("{", "cannot be read as JSON"),
-        ("[]", "schema is None"),
+        ("{}", "schema is None"),
+        ("[]", "expected object"),
         ('{"schema": "kmifqe.run/7"}', "schema is 'kmifqe.run/7', this version"),
-        ('{"schema": "kmifqe.run/1", "directory": "", "options": {}}', "missing required field"),
+        ('{"schema": "kmifqe.run/2", "directory": "", "options": {}}', "missing required field"),
     ],
 )
 def test_what_is_no_manifest_is_refused(tmp_path, text, words):

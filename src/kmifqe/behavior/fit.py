@@ -299,6 +299,7 @@ def fit_or_load(
     config: FitConfig = FitConfig(),
     progress: Callable[[FitProgress], None] | None = None,
     afresh: bool = False,
+    claim: Callable[[], None] = lambda: None,
 ) -> Fitted:
     """Return the density that `folder` holds of this log, or fit one and keep it there with its report.
 
@@ -312,6 +313,7 @@ def fit_or_load(
     config: how the density is fitted, by default as the paper does.
     progress: called after each check of the held-out likelihood; None by default.
     afresh: fit again, whatever the folder holds; False by default.
+    claim: called before the files are written, where a folder keeps a list of its own; by default nothing is.
     """
     t = transitions
     fitted_on = {
@@ -327,6 +329,7 @@ def fit_or_load(
         return Fitted(TanhMixture.load(folder / DENSITY_FILE), report, True)
     density, report = fit_behavior(t.states, t.actions, t.episode, low, high, config, progress)
     if folder is not None:
+        claim()
         path = folder / DENSITY_FILE
         density.save(path)
         write_json(folder / REPORT_FILE, _Kept(SCHEMA, fitted_on, digest(path.read_bytes()), report))

@@ -11,6 +11,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from kmifqe.errors import printable
+
 
 def demo(
     out: Annotated[Path, typer.Option(help="Directory for result.json and figures; made if missing.")] = Path(
@@ -18,6 +20,7 @@ def demo(
     ),
     seeds: Annotated[int, typer.Option(min=1, help="Seeds per estimator, trained side by side.")] = 4,
     seed: Annotated[int, typer.Option(help="Of the log that is collected.")] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Replace an earlier run in the directory.")] = False,
 ) -> None:
     """Collect a Pendulum log, judge a better policy from it with four estimators, and compare with the truth.
 
@@ -27,45 +30,50 @@ def demo(
     from kmifqe.api import evaluate_problem
     from kmifqe.cli.session import keep_compiled_programs
     from kmifqe.experiments.pendulum import DemoConfig, demo_estimators, demo_problem
+    from kmifqe.io.files import disk_sentence
     from kmifqe.io.format import duration
     from kmifqe.report.page import REPORT
     from kmifqe.report.result import Question
     from kmifqe.report.terminal import TerminalWatch, estimates_table, verdict_lines
     from kmifqe.report.watch import device_name
+    from kmifqe.store import open_run
 
     console = Console()
     keep_compiled_programs()
     config = DemoConfig()
-    with console.status("collecting the log and the truth …"):
-        setting = demo_problem(config, seed)
-    truth, behavior = setting.truth, setting.behavior_value
-    for line in (
-        f"Log:            {setting.transitions}",
-        f"Target policy:  V = {truth.value:.3f} ± {truth.standard_error:.3f} over {truth.episodes:,} episodes; "
-        f"{setting.logged_truth:.3f} from the logged first states (exact)",
-        f"Behaviour:      V = {behavior.value:.3f} ± {behavior.standard_error:.3f}",
-        f"Device:         {device_name()}",
-    ):
-        console.print(line, highlight=False, soft_wrap=True)
-    out.mkdir(parents=True, exist_ok=True)
-    estimators, steps = zip(*demo_estimators(config))
-    result = evaluate_problem(
-        setting.problem,
-        estimators,
-        Question.about(
+    with disk_sentence(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+    watch = TerminalWatch(Console(stderr=True))
+    with open_run(out, {}, force=force, warn=watch.warn) as run:
+        with console.status("collecting the log and the truth …"):
+            setting = demo_problem(config, seed)
+        truth, behavior = setting.truth, setting.behavior_value
+        for line in (
+            f"Log:            {setting.transitions}",
+            f"Target policy:  V = {truth.value:.3f} ± {truth.standard_error:.3f} over {truth.episodes:,} episodes; "
+            f"{setting.logged_truth:.3f} from the logged first states (exact)",
+            f"Behaviour:      V = {behavior.value:.3f} ± {behavior.standard_error:.3f}",
+            f"Device:         {device_name()}",
+        ):
+            console.print(line, highlight=False, soft_wrap=True)
+        estimators, steps = zip(*demo_estimators(config))
+        result = evaluate_problem(
             setting.problem,
-            data=setting.transitions.name,
-            policy="pendulum-target.safetensors, zeros for the dummies",
-            behavior=config.behavior_name,
-        ),
-        steps=steps,
-        seeds=seeds,
-        folder=out,
-        watch=TerminalWatch(Console(stderr=True)),
-        command=sys.argv[1:],
-        references={"truth": setting.logged_truth, "behaviour": behavior.value},
-        extra={"demo": asdict(config), "truth": asdict(truth), "behavior": asdict(behavior)},
-    )
+            estimators,
+            Question.about(
+                setting.problem,
+                data=setting.transitions.name,
+                policy="pendulum-target.safetensors, zeros for the dummies",
+                behavior=config.behavior_name,
+            ),
+            steps=steps,
+            seeds=seeds,
+            run=run,
+            watch=watch,
+            command=sys.argv[1:],
+            references={"truth": setting.logged_truth, "behaviour": behavior.value},
+            extra={"demo": asdict(config), "truth": asdict(truth), "behavior": asdict(behavior)},
+        )
     console.print(estimates_table(result.estimates, setting.logged_truth))
     for line in verdict_lines(result.verdicts):
         console.print(line, highlight=False, soft_wrap=True)
@@ -77,5 +85,6 @@ def demo(
         soft_wrap=True,
     )
     console.print(
-        f"written: {escape(str(out))}/{REPORT}, result.json, trajectories.png, bandwidth.png", highlight=False
+        f"written: {escape(printable(str(out)))}/{REPORT}, result.json, trajectories.png, bandwidth.png",
+        highlight=False,
     )

@@ -152,7 +152,7 @@ def resume(
     Example: kmifqe resume runs/first
     """
     from kmifqe.api import RESUMED  # with it comes JAX, which --help does without
-    from kmifqe.store.directory import MANIFEST, read_manifest
+    from kmifqe.store.manifest import MANIFEST, read_manifest
 
     manifest = read_manifest(run)
     if manifest is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import webbrowser
 from contextlib import suppress
 from pathlib import Path
@@ -34,6 +35,9 @@ def report(
             show_default="RUN/report.html; ./report.html for several runs; DIR/PRESET/rendered for records",
         ),
     ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace a file that no `kmifqe` command has written.")
+    ] = False,
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
 ) -> None:
     """Write one self-contained HTML page: the value, how far to believe it, and everything behind it.
@@ -44,14 +48,21 @@ def report(
     """
     if len(runs) == 1 and _holds_experiments(runs[0]):
         return _render_experiments(runs[0], out)
-    from kmifqe.report.page import REPORT, write_page
+    from kmifqe.report.page import REPORT, is_page, write_page
     from kmifqe.report.result import Result
+    from kmifqe.store.manifest import list_file
 
     folders = [run if run.is_dir() else run.parent for run in runs]
     page = out or (folders[0] if len(runs) == 1 else Path()) / REPORT
     if page.is_dir():
         raise InputError(f"--out {page} is a directory; expected a file such as {page / REPORT}")
+    if os.path.lexists(page) and not force and not is_page(page):
+        raise InputError(
+            f"{page}: exists and is no report of kmifqe; choose another file with --out, or --force to replace it"
+        )
     write_page([Result.load(run) for run in runs], page, folders=folders)
+    if page.name == REPORT:
+        list_file(page.parent, REPORT)
     _say_written(page, f" ({page.stat().st_size / 1e6:.1f} MB)")
     if open_page and not webbrowser.open(page.resolve().as_uri()):
         sentence = f"no browser was found; open {escape(str(page))} yourself"

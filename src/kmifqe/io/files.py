@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from pathlib import Path
 from kmifqe.errors import InputError
 
 PARTIAL = ".kmifqe-partial-"
+MOST_READ = 2**30  # bytes of a file that is read whole: far more than any record of ours has
 
 
 @contextmanager
@@ -24,7 +26,11 @@ def whole_file(path: Path) -> Iterator[Path]:
 
     The content is flushed to the disk before the rename, and the directory after it. Whatever interrupts this,
     `path` holds all of the old content or all of the new. The temporary path ends in the same name as `path`.
+    A directory, a pipe or a device is not replaced.
     """
+    with disk_sentence(path):
+        if path.exists() and not path.is_file():
+            raise InputError(f"{path}: is a directory, a pipe or a device; expected the name of a file")
     with _temporary_folder(path) as folder:
         partial = folder / path.name
         yield partial
@@ -52,6 +58,22 @@ def write_file(path: Path, data: bytes) -> None:
     """Put `data` into `path`, whole and durably, as `whole_file` does."""
     with whole_file(path) as partial:
         partial.write_bytes(data)
+
+
+def read_file(path: Path) -> bytes:
+    """Return the content of a file, or raise InputError: also for a pipe or a device, which might never end."""
+    # A pipe is opened without waiting for its writer.
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        with open(os.open(path, flags), "rb") as file:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                raise InputError(f"{path}: is a directory, a pipe or a device; expected a file")
+            if found.st_size > MOST_READ:
+                raise InputError(f"{path}: has {found.st_size:,} bytes; expected {MOST_READ:,} at most")
+            return file.read()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
 
 
 def make_directory(path: Path) -> None:

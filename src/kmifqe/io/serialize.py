@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from kmifqe.errors import InputError, shown
-from kmifqe.io.files import write_file
+from kmifqe.io.files import read_file, write_file
 
 T = TypeVar("T")
 
@@ -54,11 +54,7 @@ def write_json(path: Path, value: Any, *, indent: int | None = 1) -> None:
 
 def read_json(path: Path, expected: type[T]) -> T:
     """Return the content of the JSON file `path` as a value of the type `expected`, or raise InputError."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
-    return from_json(data, expected, name=path)
+    return from_json(read_file(path), expected, name=path)
 
 
 def plain(value: Any) -> Any:

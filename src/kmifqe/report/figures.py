@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from kmifqe.errors import printable
 from kmifqe.estimators.base import Estimate
 from kmifqe.estimators.registry import entries
 from kmifqe.io.files import whole_file
@@ -96,17 +101,49 @@ def bandwidth_figure(estimates: list[Estimate], rows: int) -> Figure | None:
     return figure
 
 
-def save_figures(result: Result, folder: Path) -> None:
-    """Write trajectories.png, and bandwidth.png where an estimator of `result` has a bandwidth, into `folder`.
+def save_figures(result: Result, place: Callable[[str], Path]) -> None:
+    """Write trajectories.png, and bandwidth.png where an estimator of `result` has a bandwidth.
 
-    A seed that diverged is not drawn: it has no place on the axes, and would take the others' means with it.
+    `place` returns where a file of this name goes. The figures look the same whatever backend and style the user
+    has chosen for figures of their own. A seed that diverged is not drawn: it has no place on the axes, and would
+    take the others' means with it.
     """
     estimates = [without_diverged(estimate) for estimate in result.estimates]
-    title = f"{result.question.policy} judged from {result.question.data}"
-    save_figure(trajectories_figure(estimates, result.references, title=title), folder / "trajectories.png")
-    bandwidths = bandwidth_figure(estimates, result.question.rows.in_sample)
-    if bandwidths is not None:
-        save_figure(bandwidths, folder / "bandwidth.png")
+    title = printable(f"{result.question.policy} judged from {result.question.data}")
+    with fixed_style():
+        trajectories = trajectories_figure(estimates, result.references, title=title)
+        save_figure(trajectories, place("trajectories.png"))
+        bandwidths = bandwidth_figure(estimates, result.question.rows.in_sample)
+        if bandwidths is not None:
+            save_figure(bandwidths, place("bandwidth.png"))
+
+
+@contextmanager
+def fixed_style() -> Iterator[None]:
+    """Draw with matplotlib's own defaults while the block runs, whatever its environment and its style files say."""
+    if "matplotlib" not in sys.modules:
+        _import_matplotlib()
+    import matplotlib
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        yield
+
+
+def _import_matplotlib() -> None:
+    """Import matplotlib without the backend of the environment: one that is not installed lets the import fail.
+
+    A backend that matplotlib knows is chosen afterwards, so that the user's own figures get it.
+    """
+    backend = os.environ.pop("MPLBACKEND", None)
+    try:
+        import matplotlib
+    finally:
+        if backend is not None:
+            os.environ["MPLBACKEND"] = backend
+    if backend is not None:
+        with suppress(ValueError):
+            matplotlib.rcParams["backend"] = backend
 
 
 def save_figure(figure: Figure, path: Path) -> None:

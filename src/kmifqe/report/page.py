@@ -35,6 +35,8 @@ from kmifqe.trust.landscape import LANDSCAPE, read_landscape
 
 REPORT = "report.html"
 SCRIPTS = ("dom.js", "axes.js", "charts.js", "network.js", "contours.js", "explorer.js", "page.js")
+GENERATOR = "kmifqe report"  # stands at the head of every page, so that a page of ours is known again
+HEAD = 500  # bytes of a page, more than precede its generator
 COLOR = re.compile(r"#[0-9a-fA-F]{6}")
 
 
@@ -63,6 +65,14 @@ def write_page(results: Sequence[Result], path: Path, *, folders: Sequence[Path 
     return path
 
 
+def is_page(path: Path) -> bool:
+    """Return whether the file `path` is a page that `write_page` wrote."""
+    if path.is_symlink() or not path.is_file():
+        return False
+    with open(path, "rb") as file:
+        return f'<meta name="generator" content="{GENERATOR}">'.encode() in file.read(HEAD)
+
+
 def render_page(results: Sequence[Result], folders: Sequence[Path | None] = ()) -> str:
     """Return the page as text; the arguments are those of `write_page`."""
     if not results:
@@ -80,6 +90,7 @@ def render_page(results: Sequence[Result], folders: Sequence[Path | None] = ()) 
         heading=heading,
         title=heading if len(runs) > 1 else f"{results[0].question.policy}: what is it worth?",
         version=version("kmifqe"),
+        generator=GENERATOR,
         content_policy=_content_policy(style, script),
         style=Markup(style),
         script=Markup(script),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from kmifqe.store.archive import DamagedError, check_schema, read_archive, write
 from kmifqe.store.identity import differences, fingerprint, identity
 
 SCHEMA = "kmifqe.checkpoint/2"
+NAME = re.compile(r"step-\d{12,}\.safetensors")
 KEPT = 2  # if the newest is damaged, the one before is there
 SAVE_SECONDS = 30.0
 COST_SHARE = 0.01  # a save waits until the last one's cost is below this share of the time since
@@ -37,6 +39,10 @@ class CheckpointFolder:
     A snapshot is written when `save_seconds` have passed since the last and its cost is below 1 % of that time;
     with `save_seconds=0`, at every record a restart can begin from. When `stop_asked` says so, one is written and
     Interrupted raised. `warn` is told of damaged files and of anything that may change the last bits.
+
+    `make_ready` returns where a snapshot of this file name is to be written, and `is_own` says whether one may be
+    read and removed: a run directory knows its own. By default the folder is made, and files with the names of
+    snapshots count as snapshots; everything else in the folder is left alone.
     """
 
     def __init__(
@@ -47,12 +53,16 @@ class CheckpointFolder:
         stop_asked: Callable[[], bool] = lambda: False,
         warn: Callable[[str], None] = lambda sentence: None,
         data: dict[str, Any] | None = None,
+        make_ready: Callable[[str], Path] | None = None,
+        is_own: Callable[[str], bool] = lambda name: True,
     ) -> None:
         self._folder = Path(folder)
         self._save_seconds = save_seconds
         self._stop_asked = stop_asked
         self._warn = warn
         self._data = data  # the problem's fingerprint, where the caller has it already
+        self._make_ready = make_ready or self._in_folder
+        self._is_own = is_own
         self._identity: dict[str, Any] = {}
         self._steps = 0
         self._good: list[Path] = []
@@ -101,8 +111,7 @@ class CheckpointFolder:
         """Write the snapshot, remove all but the last two, and stop the fit if that was asked for."""
         started = time.perf_counter()
         self._restored = None
-        path = self._folder / f"step-{snapshot.step:012d}.safetensors"
-        make_directory(self._folder)
+        path = self._make_ready(f"step-{snapshot.step:012d}.safetensors")
         _write_snapshot(path, snapshot, self._identity)
         self._good = [*(good for good in self._good if good != path), path][-KEPT:]
         with disk_sentence(self._folder):
@@ -117,16 +126,22 @@ class CheckpointFolder:
             raise Interrupted(self._identity["plan"]["estimator"], snapshot, self._steps)
 
     def clear(self) -> None:
-        """Remove the snapshots and the folder: the fit is finished and kept elsewhere."""
+        """Remove the snapshots, and the folder if nothing else is in it: the fit is finished and kept elsewhere."""
         if self._folder.is_dir():
             with disk_sentence(self._folder):
                 for path in self._newest_first():
                     path.unlink()
                 remove_leftovers(self._folder)
-                self._folder.rmdir()
+                if not any(self._folder.iterdir()):
+                    self._folder.rmdir()
+
+    def _in_folder(self, name: str) -> Path:
+        make_directory(self._folder)
+        return self._folder / name
 
     def _newest_first(self) -> list[Path]:
-        return sorted(self._folder.glob("step-*.safetensors"), reverse=True)
+        found = [path for path in self._folder.glob("step-*.safetensors") if NAME.fullmatch(path.name)]
+        return sorted((path for path in found if path.is_file() and self._is_own(path.name)), reverse=True)
 
 
 def read_snapshot(path: Path) -> tuple[Snapshot, dict[str, Any]]:

@@ -3,80 +3,34 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from datetime import UTC, datetime
-from importlib.metadata import version
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from filelock import FileLock, Timeout
 
-from kmifqe.behavior.fit import DENSITY_FILE, REPORT_FILE
-from kmifqe.errors import InputError
+from kmifqe.behavior.fit import REPORT_FILE
+from kmifqe.errors import InputError, listed
 from kmifqe.estimators.base import Estimate
 from kmifqe.estimators.fit import Plan
-from kmifqe.io.files import disk_sentence, make_directory, remove_leftovers
-from kmifqe.io.serialize import write_json
+from kmifqe.io.files import PARTIAL, disk_sentence, make_directory
 from kmifqe.mdp.problem import Problem
 from kmifqe.store.archive import DamagedError, read_finished, write_finished
 from kmifqe.store.checkpoints import SAVE_SECONDS, CheckpointFolder, Interrupted
 from kmifqe.store.identity import differences, fingerprint, identity
+from kmifqe.store.manifest import (
+    CHECKPOINTS,
+    DENSITY,
+    FINISHED,
+    MANIFEST,
+    RESULT,
+    SHOWN,
+    RunFiles,
+    read_manifest,
+)
 
-RESULT = "result.json"
-SHOWN = ("report.html", "landscape.npz")  # what rooms above this one make of a finished run
-MANIFEST = "run.json"
-SCHEMA = "kmifqe.run/1"
-LOCK = ".lock"
-CHECKPOINTS = "checkpoints"  # CHECKPOINTS/estimator/step-*.safetensors, while it runs
-FINISHED = "finished"  # FINISHED/estimator.safetensors, when it is done
-
-
-class Manifest(msgspec.Struct, frozen=True):
-    """run.json: what a run directory is for, so that `kmifqe resume DIR` needs nothing else."""
-
-    schema: str
-    kmifqe: str  # the version that began the run
-    created: str
-    directory: str  # relative paths in the options start here
-    options: dict[str, Any]
-
-    @classmethod
-    def of_run(cls, options: dict[str, Any], created: str | None = None) -> Manifest:
-        """Return the manifest of a run with these options that begins in the present directory.
-
-        `options` are those of the command. `created` is when the run was begun; by default it is now.
-        """
-        created = created or datetime.now(UTC).isoformat(timespec="seconds")
-        return cls(SCHEMA, version("kmifqe"), created, os.getcwd(), options)
-
-
-def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write run.json, whole or not at all."""
-    write_json(folder / MANIFEST, manifest)
-
-
-def read_manifest(folder: Path) -> Manifest | None:
-    """Return what run.json says, None if there is none; refuse one of another schema or no JSON."""
-    path = folder / MANIFEST
-    if not path.exists():
-        return None
-    try:
-        record = msgspec.json.decode(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read as JSON ({error}); --force to start again") from error
-    schema = record.get("schema") if isinstance(record, dict) else None
-    if schema != SCHEMA:
-        raise InputError(
-            f"{path}: its schema is {schema!r}, this version ({version('kmifqe')}) reads {SCHEMA!r}; go on with "
-            "the version that wrote it, choose another --out, or --force to start again"
-        )
-    try:
-        return msgspec.convert(record, Manifest)
-    except msgspec.ValidationError as error:
-        raise InputError(f"{path}: {error}; --force to start again") from error
+LOCK = ".kmifqe.lock"
 
 
 class RunDirectory:
@@ -84,16 +38,15 @@ class RunDirectory:
 
     def __init__(
         self,
-        path: Path,
-        options: dict[str, Any],
+        files: RunFiles,
         *,
         afresh: bool,
         save_seconds: float,
         stop_asked: Callable[[], bool],
         warn: Callable[[str], None],
     ) -> None:
-        self.path = path
-        self._options = options
+        self.path = files.folder
+        self._files = files
         self._afresh = afresh
         self._save_seconds = save_seconds
         self._stop_asked = stop_asked
@@ -122,20 +75,29 @@ class RunDirectory:
         for plan in plans:
             if self.finished(plan) is None:
                 self.checkpoints(plan).restore(plan, problem)
-        earlier = read_manifest(self.path)
-        created = None if earlier is None else earlier.created
-        write_manifest(self.path, Manifest.of_run(self._options, created))
+        self._files.begin(RESULT, *SHOWN, *map(_finished_name, plans))
         return self._data
+
+    def file(self, name: str) -> Path:
+        """Return where the run's file `name` is to be written, listed in run.json as the run's own."""
+        return self._files.path(name)
+
+    def claim_density(self) -> None:
+        """List the files of a fitted density as the run's own, for `fit_or_load`, before it writes them."""
+        self._files.claim(*DENSITY)
 
     def checkpoints(self, plan: Plan) -> CheckpointFolder:
         """Return where the fit of `plan` keeps its snapshots."""
         if plan.estimator not in self._folders:
+            name = f"{CHECKPOINTS}/{plan.estimator}"
             self._folders[plan.estimator] = CheckpointFolder(
-                self.path / CHECKPOINTS / plan.estimator,
+                self.path / name,
                 save_seconds=self._save_seconds,
                 stop_asked=self._stop_asked,
                 warn=self._warn_once,
                 data=self._data,
+                make_ready=lambda file: self._files.path(f"{name}/{file}"),
+                is_own=lambda file: self._files.holds(f"{name}/{file}"),
             )
         return self._folders[plan.estimator]
 
@@ -143,12 +105,14 @@ class RunDirectory:
         """Make room for the snapshots of `plan`; raise Interrupted when a stop was asked for."""
         if self._stop_asked():
             raise Interrupted(plan.estimator, None, plan.steps)
+        self._files.check_place()
         make_directory(self.path / CHECKPOINTS)
 
     def finished(self, plan: Plan) -> Estimate | None:
         """Return the estimate stored for `plan`; refuse one of another plan or other data."""
-        path = self._finished_path(plan)
-        if not path.exists():
+        name = _finished_name(plan)
+        path = self.path / name
+        if not self._files.holds(name):
             return None
         try:
             estimate, stored = read_finished(path, plan.config)
@@ -161,35 +125,28 @@ class RunDirectory:
 
     def finish(self, plan: Plan, estimate: Estimate) -> None:
         """Store the estimate of `plan`, without its final state, and drop the snapshots that led to it."""
-        make_directory(self.path / FINISHED)
-        write_finished(self._finished_path(plan), estimate, identity(plan, self._data))
+        path = self._files.path(_finished_name(plan))
+        write_finished(path, estimate, identity(plan, self._data))
         self.checkpoints(plan).clear()
 
     def holds_work(self) -> bool:
         """Return whether there is anything that a resumed run would not have to do again."""
-        return any(
-            any(self.path.glob(pattern))
-            for pattern in (f"{CHECKPOINTS}/*/step-*", f"{FINISHED}/*.safetensors", REPORT_FILE)
-        )
+        there = (*self._files.under(CHECKPOINTS), *self._files.under(FINISHED))
+        return bool(there) or self._files.holds(REPORT_FILE)
+
+    def holds_result(self) -> bool:
+        """Return whether the run has ended with a result."""
+        return self._files.holds(RESULT)
 
     def drop_earlier_run(self) -> None:
         """Remove the earlier run that `force` replaces, once: not before this run has something to write.
 
-        The result goes first: what is left of the run at any moment is readable.
+        Only files that its run.json lists are removed. The result goes first: what is left of the run at any
+        moment is readable.
         """
-        if not self._afresh:
-            return
-        self._afresh = False
-        with disk_sentence(self.path):
-            (self.path / RESULT).unlink(missing_ok=True)
-            for folder in (FINISHED, CHECKPOINTS):
-                if (self.path / folder).is_dir():
-                    shutil.rmtree(self.path / folder)
-            for name in (*SHOWN, REPORT_FILE, DENSITY_FILE, MANIFEST):
-                (self.path / name).unlink(missing_ok=True)
-
-    def _finished_path(self, plan: Plan) -> Path:
-        return self.path / FINISHED / f"{plan.estimator}.safetensors"
+        if self._afresh:
+            self._afresh = False
+            self._files.remove(self._files.names())
 
     def _warn_once(self, sentence: str) -> None:
         if sentence not in self._warned:
@@ -211,37 +168,66 @@ def open_run(
     """Give the run directory `path`, made if missing, for this process alone.
 
     `options` is what run.json keeps of the command. A directory that holds a run is refused unless `resume`,
-    which goes on with it, or `force`, which starts again. Snapshots are at least `save_seconds` apart. When
-    `stop_asked` returns True the fit is saved and Interrupted raised. `warn` is called with sentences for the
-    user. A run that leaves nothing behind leaves no directory.
+    which goes on with it, or `force`, which starts again. One that is not empty and holds no run is refused
+    and left as it is. Snapshots are at least `save_seconds` apart. When `stop_asked` returns True the fit is
+    saved and Interrupted raised. `warn` is called with sentences for the user. A run that leaves nothing behind
+    leaves no directory.
     """
     if force and resume:
         raise InputError("--force starts again and --resume goes on; give one of them")
-    if path.exists() and not path.is_dir():
-        raise InputError(f"{path}: exists and is not a directory; expected a directory for the results")
-    if not path.exists() and not path.parent.is_dir():
-        raise InputError(f"{path}: cannot be made; the directory {path.parent} does not exist")
-    made = not path.exists()
-    make_directory(path)
-    run = RunDirectory(
-        path, options, afresh=force, save_seconds=save_seconds, stop_asked=stop_asked, warn=warn
-    )
-    with locked(path / LOCK):
-        try:
-            if not force:
-                _refuse_other_runs(run, resume)
-            _remove_leftovers(path)
-            yield run
-        finally:
-            _remove_empty(path, run.holds_work(), made)
+    made = _make_own(path)
+    begun_in = path.stat()
+    try:
+        with locked(path / LOCK):
+            files = RunFiles(path, options)
+            try:
+                run = RunDirectory(
+                    files, afresh=force, save_seconds=save_seconds, stop_asked=stop_asked, warn=warn
+                )
+                if not force and not resume:
+                    _refuse_earlier_run(run)
+                files.refuse_strangers()
+                files.sweep()
+                yield run
+            finally:
+                files.close()
+    finally:
+        if made:
+            with suppress(OSError):  # it is not empty, or gone already
+                if os.path.samestat(begun_in, path.stat()):
+                    path.rmdir()
+
+
+def _make_own(path: Path) -> bool:
+    """Make the directory `path`, or refuse one that holds anything but a run of ours; return whether it was made."""
+    with disk_sentence(path):
+        if os.path.lexists(path) and not path.is_dir():
+            raise InputError(f"{path}: exists and is not a directory; expected a directory for the results")
+        if not path.exists() and not path.parent.is_dir():
+            raise InputError(f"{path}: cannot be made; the directory {path.parent} does not exist")
+        if not path.exists():
+            make_directory(path)
+            return True
+        # A process that was killed early leaves its lock, and what it was writing, and no run.json.
+        found = {each for each in os.listdir(path) if each != LOCK and not each.startswith(PARTIAL)}
+    if found and MANIFEST not in found:
+        raise InputError(
+            f"{path}: holds {listed(found, 3)} and no run of kmifqe; nothing in it was changed: choose another "
+            "--out, or an empty directory"
+        )
+    read_manifest(path)
+    return False
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold `path` as this process's lock, or refuse with the id of the process that holds it.
 
-    The system releases the lock when its process ends, however it ends; the file may stay.
+    The system releases the lock when its process ends, however it ends; the file may stay. It is removed at the
+    end of the block.
     """
+    if os.path.lexists(path) and (path.is_symlink() or not path.is_file()):
+        raise InputError(f"{path}: is no lock of a run; nothing was changed: choose another --out")
     lock = FileLock(path, timeout=0)
     try:
         lock.acquire()
@@ -253,10 +239,14 @@ def locked(path: Path) -> Iterator[None]:
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror or error})") from error
     try:
+        held = path.stat()
         with disk_sentence(path):
             path.write_text(f"{os.getpid()}\n", encoding="utf-8")
         yield
     finally:
+        with suppress(OSError):  # the directory may be gone, or another one in its place
+            if os.path.samestat(held, path.lstat()):
+                path.unlink()
         lock.release()
 
 
@@ -267,36 +257,17 @@ def _holder(path: Path) -> str:
         return "unknown"
 
 
-def _refuse_other_runs(run: RunDirectory, resume: bool) -> None:
-    begun = read_manifest(run.path) is not None
-    result = run.path / RESULT
-    if result.exists() and not begun and resume:
+def _refuse_earlier_run(run: RunDirectory) -> None:
+    if run.holds_result():
         raise InputError(
-            f"{result}: was written by a version that kept no run.json, or moved here; it cannot be gone on with: "
-            "choose another --out, or --force to replace it"
+            f"{run.path / RESULT}: exists already; choose another --out, or --force to replace the run"
         )
-    if result.exists() and not resume:
-        raise InputError(f"{result}: exists already; choose another --out, or --force to replace it")
-    if run.holds_work() and not resume:
+    if run.holds_work():
         raise InputError(
             f"{run.path}: holds an unfinished run; --resume to go on with it, --force to start again, or choose "
             "another --out"
         )
 
 
-def _remove_leftovers(path: Path) -> None:
-    """Remove what a killed process was still writing; nobody else can be: the lock is ours."""
-    for folder in (path, path / FINISHED, *path.glob(f"{CHECKPOINTS}/*")):
-        remove_leftovers(folder)
-
-
-def _remove_empty(path: Path, holds_work: bool, made: bool) -> None:
-    """Remove the lock, empty folders, and the whole directory if we made it and the run left nothing."""
-    (path / LOCK).unlink(missing_ok=True)
-    for folder in (*path.glob(f"{CHECKPOINTS}/*"), path / CHECKPOINTS, path / FINISHED):
-        if folder.is_dir() and not any(folder.iterdir()):
-            folder.rmdir()
-    if not holds_work and not (path / RESULT).exists():
-        (path / MANIFEST).unlink(missing_ok=True)
-        if made and not any(path.iterdir()):
-            path.rmdir()
+def _finished_name(plan: Plan) -> str:
+    return f"{FINISHED}/{plan.estimator}.safetensors"
