@@ -18,6 +18,7 @@ from kmifqe.behavior import FitConfig, fit_behavior
 from kmifqe.estimators.fit import Progress
 from kmifqe.io.logs.save import save_dataset
 from kmifqe.io.serialize import plain
+from kmifqe.report.watch import Watch
 from kmifqe.store import Interrupted
 from kmifqe.worlds.lqr import LQR
 
@@ -223,6 +224,27 @@ def test_a_finished_run_is_not_resumed_with_another_policy(tmp_path: Path) -> No
     assert ones["log"] == others["log"]
     assert ones["policy"] != others["policy"]
     assert Result.load(tmp_path / "run").provenance.digests == ones
+
+
+@pytest.mark.parametrize("broken", ["save_figures", "Result.report"])
+def test_a_picture_that_cannot_be_made_costs_a_warning_and_not_the_result(
+    world: LQR, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    class Hearing(Watch):
+        def warn(self, sentence: str) -> None:
+            heard.append(sentence)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("latex could not be found")
+
+    heard: list[str] = []
+    monkeypatch.setattr(f"kmifqe.api.{broken}", fail)
+    question: dict[str, Any] = {"gamma": world.gamma, "estimators": (BASELINE,), "steps": 5, "seeds": 2}
+    result = evaluate(logged()[1], world.policy, out=tmp_path / "run", watch=Hearing(), **question)
+    assert Result.load(tmp_path / "run").value == result.value
+    assert [("latex" in sentence, str(tmp_path / "run") in sentence) for sentence in heard] == [(True, True)]
+    assert (tmp_path / "run" / "report.html").exists() == (broken == "save_figures")
+    assert (tmp_path / "run" / "trajectories.png").exists() == (broken == "Result.report")
 
 
 def test_a_fitted_density_has_its_floor_however_it_is_given(world: LQR, tmp_path: Path) -> None:

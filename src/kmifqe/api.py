@@ -391,14 +391,22 @@ def _announce(problem: Problem, watch: Watch) -> None:
 
 
 def _options(given: dict[str, Any]) -> dict[str, Any]:
-    """Return what run.json keeps: the arguments, or nothing where one is an object that JSON cannot name."""
+    """Return what run.json keeps: the arguments, or nothing where JSON cannot hold one of them.
+
+    That is an object, or a file name that is no UTF-8.
+    """
     kept = {name: given[name] for name in RESUMED}
     kept |= {name: str(kept[name]) for name in ("data", "policy") if isinstance(kept[name], PathLike)}
     kept |= {name: list(kept[name]) for name in ("estimators", "settings")}
     if not isinstance(kept["seeds"], int):
         kept["seeds"] = [int(seed) for seed in kept["seeds"]]
     named = (kept["data"], kept["policy"], kept["behavior"] or "", *kept["estimators"])
-    return kept if all(isinstance(each, str) for each in named) else {}
+    return kept if all(isinstance(each, str) for each in named) and _is_utf8(kept) else {}
+
+
+def _is_utf8(kept: dict[str, Any]) -> bool:
+    texts = (each for value in kept.values() for each in (value if isinstance(value, list) else [value]))
+    return all(each.encode(errors="replace").decode() == each for each in texts if isinstance(each, str))
 
 
 NOT_RESUMED = ("out", "resume", "force", "on_progress", "watch", "stop_asked", "command")

@@ -1,4 +1,5 @@
 import json
+import os
 import re
 import subprocess
 import sys
@@ -81,6 +82,25 @@ def test_a_function_of_ones_own_is_a_policy(kmifqe_command, tmp_path, npz, log, 
     done = kmifqe_command("evaluate", npz, "--policy", "my_policies:act", "-e", "fqe", "--out", out, *FAST)
     assert done.code == 0, done.err
     assert "my_policies:act" in json.loads((out / "result.json").read_text())["question"]["policy"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such a name")
+def test_a_name_that_is_no_utf8_is_no_trouble(kmifqe_command, tmp_path, log, actor_path):
+    data, policy, out = (
+        tmp_path / os.fsdecode(name) for name in (b"l\xff.npz", b"a\xfe.safetensors", b"r\xfd")
+    )
+    np.savez(data, **log)
+    actor_path.rename(policy)
+    command = ("evaluate", data, "--policy", policy, "--out", out, "-e", "fqe", *FAST)
+    done = kmifqe_command(*command)
+    assert done.code == 0, done.err
+    assert json.loads((out / "result.json").read_text())["question"]["data"].endswith("l?.npz")
+    assert {path.name for path in out.iterdir()} >= {"report.html", "trajectories.png"}
+    assert kmifqe_command(*command, "--resume").code == 0
+    asked = kmifqe_command("resume", out)
+    assert asked.code == 2
+    assert "--resume" in asked.err
+    assert kmifqe_command("report", out).code == 0
 
 
 def test_the_same_command_gives_the_same_values(kmifqe_command, tmp_path, npz, actor_path):

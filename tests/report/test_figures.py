@@ -1,9 +1,16 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
+import pytest
 
 from kmifqe.estimators.base import Estimate
 from kmifqe.mdp.problem import RowCounts
 from kmifqe.report.figures import bandwidth_figure, save_figure, save_figures, trajectories_figure
 from kmifqe.report.result import Question, Result
+from report.small import small_question, small_result
 
 
 def estimate(name, trajectory, **infos):
@@ -60,3 +67,47 @@ def test_a_seed_that_diverged_leaves_the_figures_of_the_others(tmp_path):
         pictures.append({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()})
     assert pictures[0] == pictures[1]
     assert set(pictures[0]) == {"trajectories.png", "bandwidth.png"}
+
+
+STYLES = {
+    "a notebook's backend": ("module://matplotlib_inline.backend_inline", ""),
+    "no backend at all": ("nonsense", ""),
+    "a backend that opens windows, and LaTeX": (
+        "tkagg",
+        "text.usetex: True\nbackend: nonsense\nsavefig.format: pdf\n",
+    ),
+}
+DRAW = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from kmifqe.report.figures import save_figures
+from report.small import small_result
+save_figures(small_result(), Path(sys.argv[2]).joinpath)
+import matplotlib
+print(matplotlib.rcParams["text.usetex"])
+"""
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_figures_are_drawn_alike_whatever_style_the_user_has_chosen(tmp_path, style):
+    backend, rc = STYLES[style]
+    (tmp_path / "matplotlibrc").write_text(rc)
+    chosen = {"MPLBACKEND": backend, "MATPLOTLIBRC": str(tmp_path / "matplotlibrc"), "PATH": ""}
+    command = [sys.executable, "-c", DRAW, Path(__file__).parents[1], tmp_path]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, env=os.environ | chosen, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [str("usetex" in rc)]  # the user's own style is theirs again
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    save_figures(small_result(), plain.joinpath)
+    for name in ("trajectories.png", "bandwidth.png"):
+        assert (tmp_path / name).read_bytes() == (plain / name).read_bytes()
+
+
+def test_a_name_that_is_no_utf8_can_be_drawn(tmp_path):
+    result = small_result(question=small_question(data="l\udcffog.npz", policy="a\x1b[31m\ud800"))
+    save_figures(result, tmp_path.joinpath)
+    assert (tmp_path / "trajectories.png").stat().st_size > 1000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 import typer
@@ -30,6 +31,9 @@ worlds.register(app)
 
 def main() -> None:
     """Run the command line; an InputError becomes one sentence on stderr and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):  # both are None where the shell has closed them
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # V̂ in Latin-1 is no reason to lose an hour's work
     try:
         app()
     except InputError as error:

@@ -13,7 +13,7 @@ from rich.markup import escape
 from typer.core import TyperCommand
 
 from kmifqe.cli.dataset import Data, MaxEpisodeSteps
-from kmifqe.errors import InputError
+from kmifqe.errors import InputError, printable
 
 if TYPE_CHECKING:
     from kmifqe.store import Interrupted
@@ -161,8 +161,9 @@ def resume(
         )
     if not manifest.options:
         raise InputError(
-            f"{run / MANIFEST}: the run was begun in Python with objects that have no name on the command line; "
-            "go on with it there, by kmifqe.evaluate(..., out=..., resume=True)"
+            f"{run / MANIFEST}: does not name the log and the policy: they were objects of Python, or files whose "
+            "names are no UTF-8; go on with kmifqe.evaluate(..., out=..., resume=True), or with the command that "
+            "began the run and --resume"
         )
     unknown = sorted(set(manifest.options) - set(RESUMED))
     if unknown:
@@ -202,8 +203,8 @@ def _run(options: dict[str, Any], out: Path, *, resume: bool, force: bool) -> No
     Console().print(estimates_table(result.estimates, level=options["level"]))
     for line in verdict_lines(result.verdicts):
         console.print(line, highlight=False, soft_wrap=True)
-    written = " and ".join(escape(str(out / name)) for name in (RESULT, REPORT))
-    console.print(f"written: {written}", highlight=False, soft_wrap=True)
+    written = " and ".join(str(out / name) for name in (RESULT, REPORT) if (out / name).exists())
+    console.print(f"written: {escape(printable(written))}", highlight=False, soft_wrap=True)
 
 
 def _say_what_is_there(stopped: Interrupted, out: Path, console: Console) -> None:
@@ -221,7 +222,7 @@ def _say_what_is_there(stopped: Interrupted, out: Path, console: Console) -> Non
             highlight=False,
         )
     console.print(
-        f"go on with: kmifqe resume {escape(str(out))} (or the same command with --resume)",
+        f"go on with: kmifqe resume {escape(printable(str(out)))} (or the same command with --resume)",
         highlight=False,
         soft_wrap=True,
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -19,13 +19,17 @@ T = TypeVar("T")
 
 
 def to_json(value: Any, *, indent: int | None = None, sort_keys: bool = False) -> bytes:
-    """Return `value` as UTF-8 JSON.
+    """Return `value` as UTF-8 JSON; half a character of UTF-16, as in a file name that is no UTF-8, becomes "?".
 
     value: a dataclass, a msgspec Struct, or nested dicts and sequences; arrays become nested lists.
     indent: spaces per level; None (the default) writes everything on one line.
     sort_keys: write the keys of every object in alphabetical order, so that equal values give equal bytes.
     """
-    data = msgspec.json.encode(value, enc_hook=_encode, order="sorted" if sort_keys else None)
+    order: Literal["sorted"] | None = "sorted" if sort_keys else None
+    try:
+        data = msgspec.json.encode(value, enc_hook=_encode, order=order)
+    except UnicodeEncodeError:
+        data = msgspec.json.encode(_writable(value), order=order)
     return data if indent is None else msgspec.json.format(data, indent=indent) + b"\n"
 
 
@@ -75,6 +79,19 @@ def digest(content: bytes | np.ndarray | None) -> str:
 def json_schema(of: Any) -> dict[str, Any]:
     """Return the JSON schema of a Struct or dataclass; an array of numbers is a list of lists of them."""
     return msgspec.json.schema(of, schema_hook=_schema)
+
+
+def _writable(value: Any) -> Any:
+    """Return `value` as plain values whose text can be written as UTF-8."""
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()
+    if isinstance(value, dict):
+        return {_writable(key): _writable(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_writable(each) for each in value]
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    return _writable(msgspec.to_builtins(value, enc_hook=_encode))
 
 
 def _encode(value: Any) -> Any:

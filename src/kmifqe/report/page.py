@@ -61,7 +61,7 @@ def write_page(results: Sequence[Result], path: Path, *, folders: Sequence[Path 
         folders: the run directory of each result, for its name and its Q-landscape; None for a result that was not
             loaded from one. By default none has a directory.
     """
-    write_file(path, render_page(results, folders).encode())
+    write_file(path, render_page(results, folders).encode(errors="replace"))
     return path
 
 
