@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Required, TypedDict
 
 from kmifqe.behavior import FitReport, FitRequest, TanhMixture, fit_or_load, parse_behavior
 from kmifqe.errors import InputError, shown
@@ -407,6 +407,25 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
 def _is_utf8(kept: dict[str, Any]) -> bool:
     texts = (each for value in kept.values() for each in (value if isinstance(value, list) else [value]))
     return all(each.encode(errors="replace").decode() == each for each in texts if isinstance(each, str))
+
+
+class Options(TypedDict, total=False):
+    """What run.json keeps of a run that can be resumed by name: arguments of `evaluate`, as it documents them."""
+
+    data: Required[str]
+    policy: Required[str]
+    behavior: str | None
+    gamma: float
+    estimators: list[str]
+    preset: str
+    settings: list[str]
+    steps: int | None
+    seeds: int | list[int]
+    bootstrap: bool
+    level: float
+    policy_normalization: str | None
+    max_episode_steps: int | None
+    save_seconds: float
 
 
 NOT_RESUMED = ("out", "resume", "force", "on_progress", "watch", "stop_asked", "command")

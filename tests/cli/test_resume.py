@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -13,10 +14,12 @@ import time
 import numpy as np
 import pytest
 
+from kmifqe.api import RESUMED, Options
 from kmifqe.behavior import FitConfig, fit_behavior
 from kmifqe.behavior import fit as fitting
 from kmifqe.cli.session import Interrupts
 from kmifqe.store.directory import LOCK, locked
+from kmifqe.store.manifest import Manifest, write_manifest
 
 FAST = ("--gamma", 0.5, "--seeds", 2, "--steps", 20, "--set", "hidden=8", "--set", "batch=16")
 PERIOD = (
@@ -127,6 +130,68 @@ def test_relative_paths_are_those_of_the_first_command(
     done = kmifqe_command("resume", "../run")
     assert done.code == 0, done.err
     assert estimates(tmp_path / "run")[0]["steps"] == 20
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"policy": "planted:act"},
+        {"behavior": "planted:density"},
+        {"behavior": " gaussian:planted:act:0.5"},
+        {"behavior": "gaussian:planted:act:0.5:0.1"},
+        {"policy": "planted:act", "behavior": "gaussian:planted:act:0.5"},
+    ],
+    ids=str,
+)
+def test_code_that_a_received_run_names_is_not_run_unasked(
+    kmifqe_command, stop_after, tmp_path, log, actor_path, monkeypatch, named
+):
+    np.savez(tmp_path / "log.npz", **log)
+    monkeypatch.chdir(tmp_path)
+    stop_after(1)  # after the policy and the density are there, before anything is compiled
+    ran = tmp_path / "ran"
+    code = f"open({str(ran)!r}, 'w').close()\ndef act(states):\n    return -0.5 * states[:, :2]\n"
+    (tmp_path / "planted.py").write_text(code)
+    options = {"data": "log.npz", "policy": actor_path.name, "behavior": "logged", "gamma": 0.5}
+    monkeypatch.delitem(sys.modules, "planted", raising=False)
+
+    def resume_received(*more):
+        (tmp_path / "run").mkdir(exist_ok=True)
+        write_manifest(tmp_path / "run", Manifest.of_run(options | named))
+        return kmifqe_command("resume", "run", *more)
+
+    refused = resume_received()
+    assert refused.code == 2
+    assert "planted:" in refused.err
+    monkeypatch.setattr("sys.stdin", Terminal("no\n"))
+    monkeypatch.setattr("sys.stderr", Terminal())
+    assert resume_received().code == 2
+    assert not ran.exists()
+    monkeypatch.setattr("sys.stdin", Terminal("yes\n"))
+    resume_received()
+    assert ran.exists()
+    ran.unlink()
+    sys.modules.pop("planted")
+    resume_received("--allow-code")
+    assert ran.exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"policy": "p"}, {"data": 3, "policy": "p"}, {"data": "d", "policy": "p", "gamma": "high"}],
+    ids=str,
+)
+def test_options_of_another_kind_are_one_sentence(kmifqe_command, tmp_path, options):
+    write_manifest(tmp_path, Manifest.of_run(options))
+    refused = kmifqe_command("resume", tmp_path)
+    assert refused.code == 2
+    assert str(tmp_path / "run.json") in refused.err
+    assert Options.__annotations__.keys() == set(RESUMED)
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
 
 
 def test_a_fitted_density_is_fitted_once(evaluate, stop_after, tmp_path, monkeypatch):

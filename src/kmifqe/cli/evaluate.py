@@ -13,7 +13,7 @@ from rich.markup import escape
 from typer.core import TyperCommand
 
 from kmifqe.cli.dataset import Data, MaxEpisodeSteps
-from kmifqe.errors import InputError, printable
+from kmifqe.errors import InputError, listed, printable, shown
 
 if TYPE_CHECKING:
     from kmifqe.store import Interrupted
@@ -146,12 +146,22 @@ def evaluate(
 
 def resume(
     run: Annotated[Path, typer.Argument(help="The --out of an evaluation that was stopped.", metavar="RUN")],
+    allow_code: Annotated[
+        bool,
+        typer.Option(
+            "--allow-code", help="Import the policy or density that run.json names as module:function."
+        ),
+    ] = False,
 ) -> None:
     """Go on with a stopped evaluation, with the options it was started with.
 
     Example: kmifqe resume runs/first
+
+    A run whose policy or density is code (module:function) is resumed only after a yes in a terminal, or with
+    --allow-code: whoever wrote run.json chose what would be run.
     """
-    from kmifqe.api import RESUMED  # with it comes JAX, which --help does without
+    from kmifqe.api import RESUMED, Options  # with them comes JAX, which --help does without
+    from kmifqe.io.serialize import from_json, to_json
     from kmifqe.store.manifest import MANIFEST, read_manifest
 
     manifest = read_manifest(run)
@@ -168,10 +178,30 @@ def resume(
     unknown = sorted(set(manifest.options) - set(RESUMED))
     if unknown:
         raise InputError(f"{run / MANIFEST}: the option {unknown[0]} is unknown to this version")
+    from_json(to_json(manifest.options), Options, name=run / MANIFEST)
+    if not allow_code:
+        _refuse_code(manifest.options, manifest.directory, run / MANIFEST)
     out = run.resolve()
     if Path(manifest.directory).is_dir():
         os.chdir(manifest.directory)  # relative paths in the options start there
     _run(manifest.options, out, resume=True, force=False)
+
+
+def _refuse_code(options: dict[str, Any], directory: str, path: Path) -> None:
+    """Ask in a terminal whether code that `path` names may be run, elsewhere refuse it."""
+    from kmifqe.io.policies.objects import IMPORTABLE
+
+    # The policy inside gaussian:POLICY:STD may be code too. A file name with a colon is asked about as well.
+    named = [
+        str(options.get(name) or "").strip().removeprefix("gaussian:") for name in ("policy", "behavior")
+    ]
+    code = [name for name in named if IMPORTABLE.search(name)]
+    if not code:
+        return
+    said = f"{path}: names code that would be run: {listed(code)}, imported from {shown(directory)}"
+    asks = sys.stdin is not None and sys.stdin.isatty() and sys.stderr is not None and sys.stderr.isatty()
+    if not (asks and typer.confirm(f"{printable(said)}. Run it?", default=False, err=True)):
+        raise InputError(f"{said}; give --allow-code if you trust whoever wrote it")
 
 
 def _run(options: dict[str, Any], out: Path, *, resume: bool, force: bool) -> None:
