@@ -111,7 +111,10 @@ def _decode(expected: Any, value: Any) -> Any:
     if array.dtype.kind not in "biufO":
         raise ValueError(f"Expected numbers, got {array.dtype}")
     if array.dtype == object or not isinstance(array, expected):
-        array = np.array(value, dtype=np.float64)  # a null becomes NaN, and 3 becomes 3.0
+        try:
+            array = np.array(value, dtype=np.float64)  # a null becomes NaN, and 3 becomes 3.0
+        except OverflowError as error:  # an integer of 400 digits
+            raise ValueError(f"Expected numbers of at most 1e308, got more ({error})") from error
     return array
 
 

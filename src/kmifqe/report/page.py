@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
+import os
 import re
 import shlex
 from collections.abc import Iterable, Sequence
@@ -77,6 +78,14 @@ def render_page(results: Sequence[Result], folders: Sequence[Path | None] = ()) 
     """Return the page as text; the arguments are those of `write_page`."""
     if not results:
         raise InputError("a page was asked for without a result; expected at least one")
+    try:
+        return _render(results, folders)
+    except RecursionError as error:
+        of = ", ".join(str(folder) for folder in folders if folder is not None) or "a result"
+        raise InputError(f"{of}: a setting or extra is nested too deeply to be shown") from error
+
+
+def _render(results: Sequence[Result], folders: Sequence[Path | None]) -> str:
     runs = _runs(results, folders or [None] * len(results))
     names = dict.fromkeys(estimate.estimator for result in results for estimate in result.estimates)
     ranking = sorted(runs, key=lambda run: -math.inf if math.isnan(run.result.value) else run.result.value)[
@@ -118,9 +127,11 @@ def _runs(results: Sequence[Result], folders: Sequence[Path | None]) -> list[_Ru
 
 def _landscape(folder: Path | None, result: Result, network_bytes: int) -> tuple[dict[str, Any] | None, str]:
     """Return the numbers of the landscape in `folder`, else why there are none: a bad file costs only itself."""
-    if folder is None or not (path := folder / LANDSCAPE).exists():
+    if folder is None or not os.path.lexists(path := folder / LANDSCAPE):
         return None, ""
     try:
+        if not path.is_file():  # a pipe or a device might never end
+            raise InputError(f"{path}: is no file; expected a Q-landscape")
         with sentence_for(path, "a Q-landscape", (ArithmeticError, LookupError, TypeError, ValueError)):
             landscape = read_landscape(path)
             for surface in landscape.surfaces:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from kmifqe.errors import shown
 from kmifqe.estimators.base import Estimate
 from kmifqe.report.result import Result
 from kmifqe.trust.interval import ConfidenceInterval
@@ -54,8 +55,7 @@ def landscape_numbers(landscape: Landscape, network_bytes: int) -> dict[str, Any
 
     Where one seed of each is too much, whole estimators are left out from the end; `left_out` names them.
     """
-    if 0 in landscape.points.targets.shape:
-        raise ValueError("it has no states or no action dimensions")
+    _refuse_odd(landscape)
     surfaces, left_out = list(landscape.surfaces), []
     seeds = max((len(surface.seeds) for surface in surfaces), default=0)
     while surfaces and _size(surfaces, landscape.points, seeds) > network_bytes:
@@ -86,6 +86,32 @@ def landscape_numbers(landscape: Landscape, network_bytes: int) -> dict[str, Any
         ],
         "left_out": left_out,
     }
+
+
+def _refuse_odd(landscape: Landscape) -> None:
+    """Refuse a landscape that no run leaves and no chart can show."""
+    points, names = landscape.points, [surface.estimator for surface in landscape.surfaces]
+    if 0 in points.targets.shape or not names:
+        raise ValueError("it has no states, no action dimensions or no estimators")
+    if len(set(names)) < len(names):
+        raise ValueError("it has an estimator twice")
+    if not (landscape.low < landscape.high).all():
+        raise ValueError("the action box is empty or not a number")
+    numbers = {"the states": points.states, "the target's actions": points.targets}
+    numbers |= {"the action box": np.stack([landscape.low, landscape.high])}
+    for surface in landscape.surfaces:
+        if not len(surface.seeds) or (surface.metrics is None) != (surface.h is None):
+            raise ValueError(
+                f"{shown(surface.estimator)} has no seeds, or one of bandwidth and metrics alone"
+            )
+        parts = {name: getattr(surface, name) for name in ("shift", "scale", "unit")}
+        parts |= {f"layer {i}": layer for i, layer in enumerate((*surface.weights, *surface.biases))}
+        numbers |= {f"{name} of {shown(surface.estimator)}": part for name, part in parts.items()}
+        if (surface.scale == 0).any():
+            raise ValueError(f"the scale of {shown(surface.estimator)} is zero")
+    for name, array in numbers.items():
+        if not np.isfinite(array).all():
+            raise ValueError(f"{name} are not finite")
 
 
 def _surface(surface: Surface, points: Points, most_seeds: int) -> dict[str, Any]:
