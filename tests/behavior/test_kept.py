@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from kmifqe.behavior import FitConfig, fit_or_load
-from kmifqe.behavior.fit import DENSITY_FILE, REPORT_FILE
+from kmifqe.behavior.fit import DENSITY_FILE, REPORT_FILE, _read_kept
 from kmifqe.errors import InputError
 from kmifqe.mdp.transitions import Transitions
 
@@ -79,3 +81,35 @@ def test_another_schema_is_refused(tmp_path, log, kept):
     (tmp_path / REPORT_FILE).write_text(json.dumps(record))
     with pytest.raises(InputError, match="behavior_fit/9"):
         fit_or_load(tmp_path, log, **BOX, config=TINY)
+
+
+def test_a_flipped_bit_of_the_report_is_noticed(tmp_path, log, kept):
+    path = tmp_path / REPORT_FILE
+    whole = path.read_bytes()
+    rng = np.random.default_rng(0)
+    places = rng.choice(np.arange(whole.index(b"report"), len(whole)), 40, replace=False)
+    fitted = json.dumps(kept.report.as_record())
+    for place in places:
+        spoilt = bytearray(whole)
+        spoilt[place] ^= 1 << rng.integers(7)
+        path.write_bytes(spoilt)
+        found = _read_kept(tmp_path, json.loads(whole)["fitted_on"])
+        assert found is None or json.dumps(found.as_record()) == fitted  # white space may change
+
+
+def test_a_digit_that_was_changed_by_hand_is_noticed(tmp_path, log, kept):
+    record = json.loads((tmp_path / REPORT_FILE).read_text())
+    record["report"]["log_likelihood"][0][0] += 0.001
+    (tmp_path / REPORT_FILE).write_text(json.dumps(record))
+    assert not fit_or_load(tmp_path, log, **BOX, config=TINY).is_kept
+
+
+def test_both_files_have_the_mode_that_the_user_asks_for(tmp_path, log):
+    for mask, mode in ((0o022, 0o644), (0o077, 0o600)):
+        before = os.umask(mask)
+        try:
+            fit_or_load(tmp_path, log, **BOX, config=TINY, afresh=True)
+        finally:
+            os.umask(before)
+        modes = {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in (DENSITY_FILE, REPORT_FILE)}
+        assert modes == {mode}

@@ -331,13 +331,59 @@ def test_a_signal_finishes_the_block_and_saves(tmp_path, log, actor_path, compil
         assert (out / "checkpoints" / "fqe" / f"step-{steps[-1]:012d}.safetensors").exists()
 
 
-def test_ctrl_c_twice_stops_inside_the_block(tmp_path, log, actor_path, compiled):
-    process, out = start(tmp_path, log, actor_path, 2_000_000_000, compiled)  # the block would take hours
-    while not (out / "checkpoints").exists() and process.poll() is None:
-        time.sleep(0.05)
-    for _ in range(2):
-        process.send_signal(signal.SIGINT)
-        time.sleep(0.3)
-    _, err = process.communicate(timeout=300)
+IN_A_BLOCK = """
+import time
+from rich.console import Console
+from kmifqe.cli.session import Interrupts
+with Interrupts(Console(stderr=True)) as interrupts:
+    interrupts.training(True)
+    print("training", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_ctrl_c_twice_stops_inside_the_block():
+    process = subprocess.Popen(
+        [sys.executable, "-c", IN_A_BLOCK], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "training\n"
+    process.send_signal(signal.SIGINT)
+    assert "saved first" in process.stderr.readline()  # one does not end it
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert "stopped; what was saved before is there" in err
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_one_signal_is_enough_before_the_first_steps(tmp_path, log, actor_path, compiled, number, code):
+    """The first block would take hours: what ends the process is neither its end nor a second signal."""
+    process, out = start(tmp_path, log, actor_path, 2_000_000_000, compiled)
+    while not (out / "checkpoints").exists() and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == code, err
+    assert "Traceback" not in err
+    assert (out / "run.json").exists() == ("--resume" in err)
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_early_signal_ends_the_command_and_names_no_folder_that_is_gone(
+    tmp_path, log, actor_path, kmifqe_command, monkeypatch, number, code
+):
+    np.savez(tmp_path / "log.npz", **log)
+
+    def slow_reader(*_, **__):
+        os.kill(os.getpid(), number)
+        time.sleep(60)
+
+    monkeypatch.setattr("kmifqe.api.load_dataset", slow_reader)
+    out = tmp_path / "run"
+    stopped = kmifqe_command(
+        "evaluate", tmp_path / "log.npz", "--policy", actor_path, "--out", out, "-e", "fqe"
+    )
+    assert stopped.code == code
+    assert not out.exists()
+    assert "go on with" not in stopped.err
+    assert "Traceback" not in stopped.err

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -118,3 +120,34 @@ def test_a_directory_is_made_once_and_kept(tmp_path):
     assert (tmp_path / "new" / "file").read_text() == "kept"
     with pytest.raises(InputError, match="none/new: cannot be written"):
         make_directory(tmp_path / "none" / "new")
+
+
+WRITE = """
+import sys, time
+from pathlib import Path
+from kmifqe.io.files import whole_file
+with whole_file(Path(sys.argv[1])) as partial:
+    partial.write_text("half")
+    print("writing", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_what_a_killed_process_was_writing_goes_with_the_next_write(tmp_path):
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITE, tmp_path / "file"], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert writer.stdout.readline() == "writing\n"
+        (partial,) = tmp_path.iterdir()
+        os.utime(partial, (0, 0))
+        write_file(tmp_path / "other", b"1")
+        assert partial.exists()  # its process lives
+    finally:
+        writer.kill()
+        writer.wait()
+        writer.stdout.close()
+    mine = tmp_path / f"{PARTIAL}mine"
+    mine.symlink_to(tmp_path / "other")
+    write_file(tmp_path / "other", b"2")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [mine.name, "other"]

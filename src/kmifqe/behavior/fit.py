@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -269,7 +269,7 @@ def fit_behavior(
 
 
 DENSITY_FILE, REPORT_FILE = "behavior.safetensors", "behavior_fit.json"
-SCHEMA = "kmifqe.behavior_fit/2"
+SCHEMA = "kmifqe.behavior_fit/3"
 
 
 class Fitted(NamedTuple):
@@ -288,6 +288,11 @@ class _Kept:
     fitted_on: dict[str, str]  # a digest of everything that decides the fit
     density: str  # the digest of the density file
     report: FitReport
+    checksum: str = ""  # the digest of all of the above
+
+    def checked(self) -> _Kept:
+        """Return the same with its checksum."""
+        return replace(self, checksum=digest(to_json(replace(self, checksum=""), sort_keys=True)))
 
 
 def fit_or_load(
@@ -332,13 +337,14 @@ def fit_or_load(
         claim()
         path = folder / DENSITY_FILE
         density.save(path)
-        write_json(folder / REPORT_FILE, _Kept(SCHEMA, fitted_on, digest(path.read_bytes()), report))
+        kept = _Kept(SCHEMA, fitted_on, digest(path.read_bytes()), report)
+        write_json(folder / REPORT_FILE, kept.checked())
         density = TanhMixture.load(path)
     return Fitted(density, report, False)
 
 
 def _read_kept(folder: Path, fitted_on: dict[str, str]) -> FitReport | None:
-    """Return the kept report, or None where there is none or its density file is not what was written."""
+    """Return the kept report, or None where there is none, or one of the two files is not what was written."""
     path, density = folder / REPORT_FILE, folder / DENSITY_FILE
     try:
         record = read_json(path, dict[str, Any])
@@ -349,7 +355,12 @@ def _read_kept(folder: Path, fitted_on: dict[str, str]) -> FitReport | None:
             f"{path}: its schema is {shown(record.get('schema'))!r}, this version reads {SCHEMA!r}; "
             "--force to fit again"
         )
-    kept = read_json(path, _Kept)
+    try:
+        kept = read_json(path, _Kept)
+    except InputError:
+        return None
+    if kept.checksum != kept.checked().checksum:
+        return None
     changed = [name for name, value in fitted_on.items() if kept.fitted_on.get(name) != value]
     if changed:
         raise InputError(

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
+from kmifqe.errors import printable
 from kmifqe.io.logs.load import load_dataset
 from kmifqe.io.logs.save import refuse_target, save_dataset
 from kmifqe.io.logs.summary import DatasetSummary, Spread, inspect
@@ -81,7 +82,7 @@ def _convert(
     console = Console()
     _print_each(console, "[cyan]note:[/]", transitions.notes)
     counts = f"{len(transitions):,} transitions in {transitions.n_episodes:,} episodes"
-    console.print(f"wrote {escape(str(target))}: {counts}", highlight=False, soft_wrap=True)
+    console.print(f"wrote {escape(printable(str(target)))}: {counts}", highlight=False, soft_wrap=True)
 
 
 def _print_each(console: Console, label: str, sentences: tuple[str, ...]) -> None:

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from kmifqe.cli.session import check_memory_limit, keep_compiled_programs
 from kmifqe.errors import printable
 
 
@@ -26,9 +27,9 @@ def demo(
 
     Takes about three minutes on two cores. Nothing is downloaded: both policies come with the package.
     """
+    check_memory_limit()
     # Not above: with these comes JAX, which --help does without.
     from kmifqe.api import evaluate_problem
-    from kmifqe.cli.session import keep_compiled_programs
     from kmifqe.experiments.pendulum import DemoConfig, demo_estimators, demo_problem
     from kmifqe.io.files import disk_sentence
     from kmifqe.io.format import duration

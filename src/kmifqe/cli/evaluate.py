@@ -13,6 +13,7 @@ from rich.markup import escape
 from typer.core import TyperCommand
 
 from kmifqe.cli.dataset import Data, MaxEpisodeSteps
+from kmifqe.cli.session import Interrupts, check_memory_limit, keep_compiled_programs
 from kmifqe.errors import InputError, listed, printable, shown
 
 if TYPE_CHECKING:
@@ -160,6 +161,7 @@ def resume(
     A run whose policy or density is code (module:function) is resumed only after a yes in a terminal, or with
     --allow-code: whoever wrote run.json chose what would be run.
     """
+    check_memory_limit()
     from kmifqe.api import RESUMED, Options  # with them comes JAX, which --help does without
     from kmifqe.io.serialize import from_json, to_json
     from kmifqe.store.manifest import MANIFEST, read_manifest
@@ -206,8 +208,8 @@ def _refuse_code(options: dict[str, Any], directory: str, path: Path) -> None:
 
 def _run(options: dict[str, Any], out: Path, *, resume: bool, force: bool) -> None:
     """Evaluate, print what came out, or say how to go on where the run was stopped."""
+    check_memory_limit()
     from kmifqe.api import evaluate
-    from kmifqe.cli.session import Interrupts, keep_compiled_programs
     from kmifqe.report.page import REPORT
     from kmifqe.report.result import RESULT
     from kmifqe.report.terminal import TerminalWatch, estimates_table, verdict_lines
@@ -223,12 +225,14 @@ def _run(options: dict[str, Any], out: Path, *, resume: bool, force: bool) -> No
                 out=out,
                 resume=resume,
                 force=force,
-                watch=TerminalWatch(console),
+                watch=TerminalWatch(console, interrupts.training),
                 stop_asked=interrupts.asked,
                 command=sys.argv[1:],
             )
-    except Interrupted as stopped:
-        _say_what_is_there(stopped, out, console)
+    except (Interrupted, KeyboardInterrupt) as stopped:
+        if isinstance(stopped, Interrupted):
+            _say_what_is_there(stopped, console)
+        _say_how_to_go_on(out, console)
         raise typer.Exit(interrupts.exit_code) from None
     Console().print(estimates_table(result.estimates, level=options["level"]))
     for line in verdict_lines(result.verdicts):
@@ -237,8 +241,8 @@ def _run(options: dict[str, Any], out: Path, *, resume: bool, force: bool) -> No
     console.print(f"written: {escape(printable(written))}", highlight=False, soft_wrap=True)
 
 
-def _say_what_is_there(stopped: Interrupted, out: Path, console: Console) -> None:
-    """Print the finished estimates, how far the stopped one is, and how to go on."""
+def _say_what_is_there(stopped: Interrupted, console: Console) -> None:
+    """Print the finished estimates, and how far the stopped one is."""
     from kmifqe.report.terminal import estimates_table
 
     if stopped.finished:
@@ -251,8 +255,14 @@ def _say_what_is_there(stopped: Interrupted, out: Path, console: Console) -> Non
             f"V̂ {stopped.snapshot.trajectory[-1].mean():.3f} so far",
             highlight=False,
         )
-    console.print(
-        f"go on with: kmifqe resume {escape(printable(str(out)))} (or the same command with --resume)",
-        highlight=False,
-        soft_wrap=True,
-    )
+
+
+def _say_how_to_go_on(out: Path, console: Console) -> None:
+    """Print how to go on with the run in `out`, or that it left nothing behind."""
+    from kmifqe.store.manifest import MANIFEST
+
+    if (out / MANIFEST).exists():
+        sentence = f"go on with: kmifqe resume {printable(str(out))} (or the same command with --resume)"
+    else:
+        sentence = "stopped; there was nothing to save yet: start again with the same command"
+    console.print(escape(sentence), highlight=False, soft_wrap=True)

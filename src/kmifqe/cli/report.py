@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from kmifqe.errors import InputError
+from kmifqe.errors import InputError, printable
 from kmifqe.io.serialize import read_json
 
 EXPERIMENT_SCHEMA = "kmifqe.experiment/"
@@ -65,7 +65,7 @@ def report(
         list_file(page.parent, REPORT)
     _say_written(page, f" ({page.stat().st_size / 1e6:.1f} MB)")
     if open_page and not webbrowser.open(page.resolve().as_uri()):
-        sentence = f"no browser was found; open {escape(str(page))} yourself"
+        sentence = f"no browser was found; open {escape(printable(str(page)))} yourself"
         Console(stderr=True).print(sentence, highlight=False)
 
 
@@ -88,4 +88,4 @@ def _render_experiments(root: Path, out: Path | None) -> None:
 
 
 def _say_written(path: Path, more: str = "") -> None:
-    Console().print(f"written: {escape(str(path))}{more}", highlight=False, soft_wrap=True)
+    Console().print(f"written: {escape(printable(str(path)))}{more}", highlight=False, soft_wrap=True)

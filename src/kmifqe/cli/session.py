@@ -11,7 +11,19 @@ from types import FrameType
 
 from rich.console import Console
 
+from kmifqe.errors import InputError
+from kmifqe.io.format import size
+
+try:
+    import resource
+except ImportError:  # not on Windows
+    resource = None  # type: ignore[assignment]
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+GRACE_SECONDS = 2.0  # for the main thread to end by itself; inside a compiler it cannot
+# Bytes: with 1.7 GiB the compiler aborts the process without a word, with 2.1 GiB a lack is told.
+LEAST_ADDRESS_SPACE = 2**31
+THREAD_ADDRESS_SPACE = 2**26  # bytes for each core: the stacks and the arenas of its threads
 CACHE_VARIABLE = "JAX_COMPILATION_CACHE_DIR"  # JAX's own: a user's choice of folder, or "" for none
 
 
@@ -29,21 +41,47 @@ def keep_compiled_programs() -> None:
     jax.config.update("jax_compilation_cache_dir", str(cache))
 
 
-class Interrupts:
-    """While entered, remembers that a stop was asked for (Ctrl-C, or a scheduler's SIGTERM) instead of raising.
+def check_memory_limit() -> None:
+    """Refuse a limit on the address space (`ulimit -v`) under which JAX would end the process without a word.
 
-    A second one ends the process at once. Python runs signal handlers between two instructions of the main
-    thread, which may be minutes inside one compiled block; a thread that the system's own handler wakes is not.
+    Called before JAX is imported.
+    """
+    if resource is None:
+        return
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    least = LEAST_ADDRESS_SPACE + (os.cpu_count() or 1) * THREAD_ADDRESS_SPACE
+    if limit != resource.RLIM_INFINITY and limit < least:
+        raise InputError(
+            f"this process may use {size(limit)} of address space (ulimit -v); expected at least {size(least)}, "
+            "which JAX and its threads take before any data: raise the limit"
+        )
+
+
+class Interrupts:
+    """While entered, a first Ctrl-C, or a scheduler's SIGTERM, stops the run as soon as nothing is lost by it.
+
+    While networks are trained that is after the block of steps, which is saved: `asked` tells the run. At other
+    times it is at once: KeyboardInterrupt is raised, and where the main thread does not get to raise it, because it
+    compiles a program, the process is ended. A second signal ends the process at any time.
+
+    Python runs signal handlers between two instructions of the main thread, which may be minutes inside one
+    compiled block; a thread that the system's own handler wakes is not.
     """
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._signal = 0
+        self._is_training = False
+        self._has_left = threading.Event()
         self._armed = threading.current_thread() is threading.main_thread()
 
     def asked(self) -> bool:
         """Return whether a stop was asked for."""
         return bool(self._signal)
+
+    def training(self, is_training: bool) -> None:
+        """Hear whether networks are being trained, so that a stop waits for the end of a block."""
+        self._is_training = is_training
 
     @property
     def exit_code(self) -> int:
@@ -56,11 +94,12 @@ class Interrupts:
             os.set_blocking(self._write, False)
             self._watcher = threading.Thread(target=self._watch, daemon=True)
             self._watcher.start()
-            self._earlier = [signal.signal(number, _leave_it_to_the_watcher) for number in SIGNALS]
+            self._earlier = [signal.signal(number, self._handle) for number in SIGNALS]
             self._earlier_descriptor = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._has_left.set()
         if self._armed:
             signal.set_wakeup_fd(self._earlier_descriptor)
             for number, handler in zip(SIGNALS, self._earlier):
@@ -68,28 +107,38 @@ class Interrupts:
             os.close(self._write)
             self._watcher.join()
 
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        """End what the main thread does, unless it trains: then it asks whether to stop by itself."""
+        self._signal = number
+        if not self._is_training:
+            raise KeyboardInterrupt
+
     def _watch(self) -> None:
+        received_before = False
         while received := os.read(self._read, 1):
             if received[0] not in SIGNALS:
                 continue
-            if self._signal:
-                self._stop_now(received[0])
+            if received_before:
+                self._stop_now(
+                    received[0], "stopped; what was saved before is there: --resume goes on from it"
+                )
+            received_before = True
             self._signal = received[0]
-            self._console.print(
-                "stopping: this block of steps is finished and saved first; once more to stop now",
-                highlight=False,
-            )
+            if self._is_training:
+                self._console.print(
+                    "stopping: this block of steps is finished and saved first; once more to stop now",
+                    highlight=False,
+                )
+            elif not self._has_left.wait(GRACE_SECONDS):
+                self._stop_now(
+                    received[0], "stopped; no step was taken since the last save: --resume goes on from there"
+                )
         os.close(self._read)
 
-    def _stop_now(self, number: int) -> None:
+    def _stop_now(self, number: int, sentence: str) -> None:
         """End the process: files are whole at every moment, so there is nothing to tidy but the terminal."""
         self._console.show_cursor(True)
-        self._console.print(
-            "stopped; what was saved before is there: --resume goes on from it", highlight=False
-        )
-        sys.stdout.flush()
+        self._console.print(sentence, highlight=False)
+        if sys.stdout is not None:
+            sys.stdout.flush()
         os._exit(128 + number)
-
-
-def _leave_it_to_the_watcher(number: int, frame: FrameType | None) -> None:
-    """Do nothing: a handler must exist, or Python would raise KeyboardInterrupt."""

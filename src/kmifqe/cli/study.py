@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from kmifqe.errors import printable
+
 if TYPE_CHECKING:
     from kmifqe.experiments.records import Record
     from kmifqe.experiments.study import Coverage, Judged
@@ -112,7 +114,7 @@ def _write(record: Record, path: Path, console: Console) -> None:
     from kmifqe.experiments.records import write_record
 
     write_record(record, path)
-    console.print(f"written: {escape(str(path))}", highlight=False)
+    console.print(f"written: {escape(printable(str(path)))}", highlight=False)
 
 
 def _coverage_table(found: Coverage) -> Table:

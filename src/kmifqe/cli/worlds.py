@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 from typer import Option
 
-from kmifqe.errors import InputError
+from kmifqe.errors import InputError, printable
 from kmifqe.io.policies.load import load_policy
 from kmifqe.io.serialize import to_json
 
@@ -250,7 +250,7 @@ def _truth_table(env: str, policy: str, truth: Truth) -> Table:
 
 
 def _choice_table(out: Path, choice: Choice) -> Table:
-    table = Table("", "steps", "return", "level", title=escape(str(out)), title_justify="left")
+    table = Table("", "steps", "return", "level", title=escape(printable(str(out))), title_justify="left")
     chosen = {"target": (choice.target, 1.0), "behavior": (choice.behavior, choice.behavior_level)}
     for name, (point, level) in chosen.items():
         if point is not None and level is not None:

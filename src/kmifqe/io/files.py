@@ -10,13 +10,20 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from kmifqe.errors import InputError
 
+try:
+    import fcntl
+except ImportError:  # not on Windows: there, what a killed process leaves is removed by the next run alone
+    fcntl = None  # type: ignore[assignment]
+
 PARTIAL = ".kmifqe-partial-"
+ABANDONED_SECONDS = 60.0  # a temporary folder is held by its process far sooner after it was made
 MOST_READ = 2**30  # bytes of a file that is read whole: far more than any record of ours has
 
 
@@ -105,11 +112,41 @@ def _temporary_folder(path: Path) -> Iterator[Path]:
     if not path.parent.is_dir():
         raise InputError(f"{path}: cannot be written; the directory {path.parent} does not exist")
     with disk_sentence(path):
+        _remove_abandoned(path.parent)
         folder = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=path.parent))
+        held = _hold(folder)
         try:
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+            if held is not None:
+                os.close(held)
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove temporary folders in `folder` whose process was killed: the system holds them for nobody any more."""
+    oldest_kept = time.time() - ABANDONED_SECONDS
+    for partial in folder.glob(f"{PARTIAL}*"):
+        with suppress(OSError):  # removed by its own process, or not ours
+            if partial.lstat().st_mtime < oldest_kept and (held := _hold(partial)) is not None:
+                shutil.rmtree(partial, ignore_errors=True)
+                os.close(held)
+
+
+def _hold(folder: Path) -> int | None:
+    """Return a descriptor by which the system knows that `folder` is in use; None where it is already, or cannot be.
+
+    The system forgets it when the descriptor is closed or the process ends, however it ends.
+    """
+    if fcntl is None or folder.is_symlink():
+        return None
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
 
 
 def _flush_file(path: Path) -> None:

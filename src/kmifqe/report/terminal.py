@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kmifqe.behavior.fit_report import FitReport
+from kmifqe.errors import printable
 from kmifqe.estimators.base import Estimate
 from kmifqe.estimators.fit import Progress
 from kmifqe.io.format import duration, number, plus_minus
@@ -105,23 +106,26 @@ def likelihood_table(report: FitReport) -> Table:
 class TerminalWatch(Watch):
     """Shows progress in place on a terminal; into a file or pipe, one plain line per tenth of the run."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, on_training: Callable[[bool], None] = lambda training: None) -> None:
         self._console = console
+        self._on_training = on_training  # told whether networks are being trained
         self._live = Live(console=console, transient=True, refresh_per_second=8)
         self._first: tuple[float, int] | None = None  # when the first record came, and its step
         self._records, self._tenths = 0, 0
 
     def say(self, sentence: str) -> None:
         """Print a sentence."""
-        self._console.print(escape(sentence), highlight=False, soft_wrap=True)
+        self._console.print(escape(printable(sentence)), highlight=False, soft_wrap=True)
 
     def note(self, sentence: str) -> None:
         """Print something about the log that the user should know."""
-        self._console.print(f"[cyan]note:[/] {escape(sentence)}", highlight=False, soft_wrap=True)
+        self._console.print(f"[cyan]note:[/] {escape(printable(sentence))}", highlight=False, soft_wrap=True)
 
     def warn(self, sentence: str) -> None:
         """Print a warning."""
-        self._console.print(f"[yellow]warning:[/] {escape(sentence)}", highlight=False, soft_wrap=True)
+        self._console.print(
+            f"[yellow]warning:[/] {escape(printable(sentence))}", highlight=False, soft_wrap=True
+        )
 
     @contextmanager
     def status(self, sentence: str) -> Iterator[None]:
@@ -147,11 +151,13 @@ class TerminalWatch(Watch):
 
     def begin(self, estimator: str) -> None:
         """Say that an estimator starts: its first steps wait for compilation."""
+        self._on_training(False)
         self._first, self._records, self._tenths = None, 0, 0
         self._show(Text(f"{estimator}: compiling …"), force=False)
 
     def progress(self, progress: Progress) -> None:
         """Show one report of a fit."""
+        self._on_training(True)
         tenths = 10 * progress.step // progress.steps
         line = _described(progress) + self._time_left(progress)
         early = self._records < 2  # the second record is the first to know how long the run takes
@@ -160,6 +166,7 @@ class TerminalWatch(Watch):
 
     def end(self) -> None:
         """Take the live line off the terminal."""
+        self._on_training(False)
         self._live.stop()
 
     def _time_left(self, progress: Progress) -> str:
