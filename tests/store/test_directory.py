@@ -174,9 +174,9 @@ def refuse_the(count: int, monkeypatch) -> None:
         monkeypatch.setattr(durable.os, call, full)
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 5, 9, 30, 66, 68, 69, 70])
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 9, 30, 70, 122, 128, 129, 130])
 def test_a_disk_that_is_full_at_any_write_costs_nothing(tmp_path, monkeypatch, undisturbed, count):
-    """A run flushes or renames 70 times; the last three are those of the finished estimate."""
+    """A run flushes or renames 130 times before it has ended; the last three are those of the finished estimate."""
     with monkeypatch.context() as patched:
         refuse_the(count, patched)
         with pytest.raises(InputError, match=rf"{tmp_path}/run.*cannot be written .No space left on device"):

@@ -10,6 +10,7 @@ import os
 import re
 import stat
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -165,23 +166,24 @@ class RunFiles:
     def close(self) -> None:
         """Remove the run's empty folders, and take names from the list whose files are not there.
 
-        Where no file of the run is left, run.json goes too. Nothing is done where the directory is gone.
+        Where no file of the run is left, run.json goes too. Nothing is done where the directory is gone. What
+        cannot be tidied stays: it must not hide how the run ended, and a name without a file does no harm.
         """
         is_there = _place(self.folder) == self._place
         if self._descriptor is not None:
             os.close(self._descriptor)
         if not is_there:
             return
-        with disk_sentence(self.folder):
+        with suppress(OSError, InputError):
             for folder in sorted(self._folders(), reverse=True):  # the inner ones first
                 if not any(folder.iterdir()):
                     folder.rmdir()
             left = set(self.names())
             if not left and self._is_written:
                 (self.folder / MANIFEST).unlink(missing_ok=True)
-        if left and left != self._names:
-            self._names = left
-            self._write()
+            elif left != self._names:
+                self._names = left
+                self._write()
 
     def check_place(self) -> None:
         """Refuse to write where the directory is no longer the one that the run began in."""
