@@ -173,16 +173,33 @@ def test_metric_and_bandwidth_are_new_only_when_their_periods_end() -> None:
     once = run(estimator, problem, steps=RECORD_EVERY).final_state
     result = run(estimator, problem, steps=2 * RECORD_EVERY)
     twice = result.final_state
-    for field in ("squared", "laplacian", "bootstrap_value", "target_value"):  # new at the first copy
+    for field in ("squared", "laplacian", "bootstrap_value"):  # new at the first copy
         assert (getattr(first.table, field) != getattr(once.table, field)).mean() > 0.9
     # The second of three: new bootstrap values, and the rest as it was.
     assert (once.table.bootstrap_value != np.asarray(twice.table.bootstrap_value)).mean() > 0.9
-    for field in ("squared", "laplacian", "target_value"):
+    for field in ("squared", "laplacian"):
         np.testing.assert_array_equal(getattr(once.table, field), getattr(twice.table, field))
     # Steps 0 and 50 gave a bandwidth, the others kept it: so h is its own mean over a record.
     assert (first.h != np.asarray(once.h)).all()
     assert (np.asarray(once.h) != np.asarray(twice.h)).all()
     np.testing.assert_allclose(result.infos["h"], [once.h, twice.h], rtol=1e-5)
+
+
+def test_between_two_metrics_the_bandwidth_is_that_of_the_last_copys_values() -> None:
+    problem = lqr_problem(dummies=1)[0].head(500)
+    kept, renewed = (quick("kmifqe", metric_period=period) for period in (20, 1))
+    bandwidths = []
+    for estimator in (kept, renewed):
+        assert estimator.refresh is not None
+        state = estimator.init(jax.random.key(0), problem)
+        tr_H = state.table.laplacian  # the metric and tr H may be old, the values may not
+        moved = state.params._replace(b3=state.params.b3 + 3.0, w3=4.0 * state.params.w3)
+        copy = RefreshKind(copy=True, metrics=estimator is renewed)
+        state = estimator.refresh.run(copy, state._replace(params=moved), problem)
+        state = state._replace(table=state.table._replace(laplacian=tr_H))
+        after, _ = estimator.step(jax.random.key(1), jnp.int32(0), state, problem)
+        bandwidths.append(float(after.log_h))
+    assert bandwidths[0] == pytest.approx(bandwidths[1], abs=1e-4)
 
 
 def test_the_estimate_is_the_mean_over_the_copies_from_the_average_step_on() -> None:

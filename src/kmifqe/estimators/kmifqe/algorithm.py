@@ -51,7 +51,7 @@ class KMIFQEState(NamedTuple):
     reward_scale: Float[Array, ""]  # the unit Q is learned in
     row_means: RowMeans | None  # of the rows' bootstrap weights; None without a bootstrap
     bias_network: mlp.QParams | None  # the mean network whose bias is subtracted, with bias="held"
-    target: mlp.QParams | None  # the target network, where FQE's rows need it
+    target: mlp.QParams | None  # the target network, where a step asks it for rows (`_keeps_target`)
     averaged: _MeanValue | None  # V̂ as a mean over copies, with an average_step
 
 
@@ -80,7 +80,7 @@ def init(config: KMIFQEConfig, key: Array, problem: Problem) -> KMIFQEState:
         reward_scale=unit,
         row_means=means,
         bias_network=params if config.bias == "held" else None,
-        target=params if config.half_fqe_at else None,
+        target=params if _keeps_target(config) else None,
         averaged=_MeanValue(jnp.float32(0), jnp.float32(0)) if config.average_step else None,
     )
     if config.bandwidth is not None:
@@ -88,6 +88,15 @@ def init(config: KMIFQEConfig, key: Array, problem: Problem) -> KMIFQEState:
     h, log_v = _optimal_bandwidth(config, jax.random.bits(bandwidth_key, (config.batch,)), state, problem)
     envelope = sampling.envelope_around(config, jnp.log(h), first, problem)
     return state._replace(h=h, log_h=jnp.log(h), log_v=log_v, envelope=envelope)
+
+
+def _keeps_target(config: KMIFQEConfig) -> bool:
+    """Return whether a step asks the target network for the rows of its minibatch.
+
+    FQE's rows do. So does v where the table is not new at every copy: Q̄(s', π̃(s')) of one minibatch in each
+    `bandwidth_period` costs less than that of all rows at every copy.
+    """
+    return bool(config.half_fqe_at) or not config.has_target_values
 
 
 def step(
@@ -166,7 +175,7 @@ def _optimal_bandwidth(
         _, half = action_scale(problem)
         mu_target = jnp.exp(problem.log_mu_target[rows] + jnp.sum(jnp.log(half)))
         mu_target = jnp.maximum(mu_target, config.density_floor)
-        td_error = reward + gamma * state.table.target_value[rows] - p.q
+        td_error = reward + gamma * _target_values(config, rows, state, problem) - p.q
         terms = nonterminal * variance_term(td_error, p.norms, mu_target, d)
         log_v = jnp.log(mean_over_rows(terms, weights))
     else:
@@ -186,6 +195,16 @@ def _optimal_bandwidth(
     return jnp.clip(jnp.nan_to_num(h, nan=config.bandwidth_bounds[1]), *config.bandwidth_bounds), log_v
 
 
+def _target_values(
+    config: KMIFQEConfig, rows: Array, state: KMIFQEState, problem: Problem
+) -> Float[Array, " rows"]:
+    """Return Q̄(s', π̃(s')) of rows by the last copy of the target network."""
+    if state.table.target_value is not None:
+        return state.table.target_value[rows]
+    assert state.target is not None  # kept for this
+    return sampling.target_values(config, state.target, problem, rows)
+
+
 def _td_update(
     config: KMIFQEConfig, batch: Minibatch, mean_weight: Array, state: KMIFQEState, problem: Problem
 ) -> tuple[KMIFQEState, Info]:
@@ -199,7 +218,7 @@ def _td_update(
         bootstrap_value = bootstrap_value - bias
     if batch.is_fqe is not None:
         assert state.target is not None  # kept for this
-        fqe_value = sampling.fqe_bootstrap_values(config, state.target, problem, rows)
+        fqe_value = sampling.target_values(config, state.target, problem, rows)
         bootstrap_value = jnp.where(batch.is_fqe, fqe_value, bootstrap_value)
     goal = (1.0 - problem.gamma) * rewards + problem.gamma * bootstrap_value
     # The gradient of the mean squared TD error: coefficients q − goal, and the constants outside.
@@ -273,7 +292,7 @@ def refresh(config: KMIFQEConfig, kind: RefreshKind, state: KMIFQEState, problem
         table=new_table,
         envelope=sampling.envelope_around(config, state.log_h, new_table, problem),
         bias_network=network,
-        target=params if config.half_fqe_at else None,
+        target=params if _keeps_target(config) else None,
     )
 
 

@@ -98,3 +98,8 @@ class KMIFQEConfig:
     def metric_steps(self) -> int:
         """Steps between two new metrics."""
         return self.target_period * self.metric_period
+
+    @property
+    def has_target_values(self) -> bool:
+        """Whether the table of all rows holds Q̄(s', π̃(s')): only where every copy brings new Hessians, and so it."""
+        return self.metric_period == 1

@@ -77,7 +77,7 @@ class TargetTable(NamedTuple):
     squared: Float[Array, "nonterminal k"]  # z² per dimension (k = d) or ‖z‖² (k = 1), z = Lᵀ(a' − π̃(s'))
     laplacian: Float[Array, " n"]  # tr ∇²ₐQ̄ at (s', π̃(s'))
     bootstrap_value: Float[Array, " n"]  # Q̄(s', a')
-    target_value: Float[Array, " n"]  # Q̄(s', π̃(s'))
+    target_value: Float[Array, " n"] | None = None  # Q̄(s', π̃(s')); None where the metric outlives a copy
     bias: Float[Array, " n"] | None = None  # the kernel's bias of the bootstrap value; None: it is ignored
 
 
@@ -96,10 +96,12 @@ def build_table(config: KMIFQEConfig, params: QParams, problem: Problem, *, metr
             z = metric_distances(H, z, config.metric_floor, config.precision)
         squared = z**2 if factors > 1 else jnp.sum(z**2, axis=1, keepdims=True)
         next_value = bootstrap_value(config, params, rows)
-        return squared, jnp.trace(H, axis1=1, axis2=2), next_value, target_value
+        parts = squared, jnp.trace(H, axis1=1, axis2=2), next_value
+        return (*parts, target_value) if config.has_target_values else parts
 
     n = problem.counts.in_sample
-    zeros = jnp.zeros((problem.counts.nonterminal, factors)), jnp.zeros(n), jnp.zeros(n), jnp.zeros(n)
+    columns = 3 if config.has_target_values else 2
+    zeros = jnp.zeros((problem.counts.nonterminal, factors)), *[jnp.zeros(n)] * columns
     return TargetTable(*_over_rows(config, chunk, zeros, params, problem))
 
 

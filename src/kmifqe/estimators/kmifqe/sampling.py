@@ -173,7 +173,7 @@ def with_fqe_rows(config: KMIFQEConfig, random_bits: Array, drawn: Accepted, pro
     return Minibatch(rows, jnp.where(is_fqe, 1.0, filled), is_fqe, n * share)
 
 
-def fqe_bootstrap_values(
+def target_values(
     config: KMIFQEConfig, params: mlp.QParams, problem: Problem, rows: Array
 ) -> Float[Array, " rows"]:
     """Return Q̄(s', π̃(s')) of the `rows` of `problem` by the target network `params`; 0 for terminal rows.
