@@ -68,6 +68,8 @@ class Kernel(NamedTuple):
     hessians_and_metrics: Callable[[State, Problem, Array, Array], tuple[Array, Array]]
     clip: tuple[float, float]  # least and largest value of every factor of a weight
     bandwidth_bounds: tuple[float, float] | None  # between which h is chosen; None: h is fixed
+    # The widest bandwidth that the log allows, beyond which h is not chosen; None: h is fixed.
+    widest_bandwidth: Callable[[State], Float[Array, ""]] | None
     bias_removed: Callable[[Estimate], float | None]  # how far V̂ moved by a correction of the kernel's bias
 
 

@@ -105,6 +105,12 @@ def test_a_bandwidth_that_still_moves_or_sits_on_its_bound_is_told():
     assert found(with_bandwidths(np.full(20, 2.0)), bandwidth_bounds=None)["bandwidth"].level == "ok"  # fixed
 
 
+def test_a_bandwidth_as_wide_as_the_log_allows_is_named_and_no_fault():
+    widest, inside = (found(widest_bandwidth=bound)["bandwidth"] for bound in (0.3, 0.6))
+    assert widest.level == inside.level == "ok"
+    assert widest.finding != inside.finding
+
+
 def test_a_bandwidth_that_scatters_about_a_constant_is_steady():
     scatter = 0.3 * np.exp(0.2 * np.random.default_rng(0).standard_normal(100))
     long = replace(with_bandwidths(scatter), recorded_steps=np.arange(10, 1001, 10))

@@ -57,6 +57,9 @@ def make_kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
             partial(_hessians_and_metrics, config),
             clip=config.clip,
             bandwidth_bounds=config.bandwidth_bounds if config.bandwidth is None else None,
+            widest_bandwidth=(
+                (lambda state: state.table.bandwidths.widest) if config.bandwidth is None else None
+            ),
             bias_removed=partial(_bias_removed, config),
         ),
         arrived=lambda steps, gamma: 1.0 - gamma ** (steps // config.target_period),

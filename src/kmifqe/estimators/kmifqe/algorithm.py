@@ -31,7 +31,7 @@ from kmifqe.estimators.kmifqe.rows import TargetTable, inputs, log_mu
 from kmifqe.estimators.kmifqe.sampling import Minibatch
 from kmifqe.maths import mlp
 from kmifqe.maths.batches import minibatch_pass
-from kmifqe.maths.kernel import clipped_weight, optimal_bandwidth, value_bias, variance_term
+from kmifqe.maths.kernel import log_kernel, optimal_bandwidth, value_bias, variance_term
 from kmifqe.maths.sampling import Envelope, row_numbers
 from kmifqe.mdp.problem import Problem
 
@@ -66,8 +66,8 @@ def init(config: KMIFQEConfig, key: Array, problem: Problem) -> KMIFQEState:
     params = mlp.init_q(network_key, problem.state_dim + problem.action_dim, config.hidden)
     if config.start_at_mean:
         params = _started_at_mean_reward(params, problem, unit)
-    h = jnp.float32(config.bandwidth or config.bandwidth_bounds[1] / 4)
     first = table.build_table(config, params, problem, metric=False)
+    h = jnp.float32(config.bandwidth or 1.0) if first.bandwidths is None else first.bandwidths.pilot
     first = first._replace(bias=_first_bias(config, params, problem))
     state = KMIFQEState(
         params,
@@ -159,8 +159,10 @@ def _optimal_bandwidth(
     config: KMIFQEConfig, random_bits: Array, state: KMIFQEState, problem: Problem
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Return h* of Prop. 1 and log v, from a uniform minibatch; terminal rows add 0 to b and v alike."""
+    assert state.table.bandwidths is not None  # the bandwidth is learned
+    pilot, widest = state.table.bandwidths
     if problem.counts.nonterminal == 0:  # no update depends on a next action, nor on h
-        return jnp.float32(config.bandwidth_bounds[1]), state.log_v
+        return widest, state.log_v
     n, d, gamma = problem.counts.in_sample, problem.action_dim, problem.gamma
     rows = row_numbers(random_bits, n)
     x = inputs(config, problem, problem.states[rows], problem.actions[rows])
@@ -171,28 +173,27 @@ def _optimal_bandwidth(
     b_squared = optax.tree.norm(p.gradient, squared=True) / config.batch**2
     nonterminal = rows < problem.counts.nonterminal
     reward = (1.0 - gamma) * in_unit(problem.rewards[rows], state.reward_scale)
+    td_error = reward + gamma * _target_values(config, rows, state, problem) - p.q
+    # The floor is one of densities in the log's own units of action, as the paper's; h is in half action ranges.
+    log_half = jnp.sum(jnp.log(action_scale(problem)[1]))
+    log_floor = jnp.log(config.density_floor) + log_half
     if problem.log_mu_target is not None:
-        _, half = action_scale(problem)
-        mu_target = jnp.exp(problem.log_mu_target[rows] + jnp.sum(jnp.log(half)))
-        mu_target = jnp.maximum(mu_target, config.density_floor)
-        td_error = reward + gamma * _target_values(config, rows, state, problem) - p.q
+        mu_target = jnp.exp(jnp.maximum(problem.log_mu_target[rows] + log_half, log_floor))
         terms = nonterminal * variance_term(td_error, p.norms, mu_target, d)
         log_v = jnp.log(mean_over_rows(terms, weights))
     else:
-        # μ at the target action is unknown; at leading order E[w²‖Δ‖²] = v/hᵈ.
+        # μ at the target action is unknown; at leading order E[w²|s'] = C(K)/(hᵈ μ(π̃(s')|s')).
         near = jnp.minimum(rows, problem.counts.nonterminal - 1)
-        log_mu_total = jnp.maximum(log_mu(config, problem, near).sum(axis=1), jnp.log(config.density_floor))
-        w = jax.vmap(lambda s, m: clipped_weight(s[None], state.h, m[None], d, (0.0, float("inf"))))(
-            state.table.squared[near].sum(axis=1), log_mu_total
-        )
-        td_error = reward + gamma * state.table.bootstrap_value[rows] - p.q
-        mean = mean_over_rows(nonterminal * w**2 * td_error**2 * p.norms, weights)
-        log_v_of_batch = jnp.log(state.h**d * mean + 1e-30)
+        log_mu_total = jnp.maximum(log_mu(config, problem, near).sum(axis=1), log_floor)
+        log_w = log_kernel(state.table.squared[near].sum(axis=1), pilot, d) - log_mu_total
+        largest = jnp.max(log_w)  # taken out, or squares of weights leave float32's range
+        terms = nonterminal * jnp.exp(2.0 * (log_w - largest)) * td_error**2 * p.norms
+        log_v_of_batch = jnp.log(mean_over_rows(terms, weights) + 1e-30) + 2.0 * largest + d * jnp.log(pilot)
         # The mean of v, not of log v: a minibatch with no row near π̃ has v ≈ 0 and would drag h down.
         running = jnp.logaddexp(jnp.log(0.99) + state.log_v, jnp.log(0.01) + log_v_of_batch)
         log_v = jnp.where(jnp.isnan(state.log_v), log_v_of_batch, running)
     h = optimal_bandwidth(jnp.exp(log_v), b_squared, n, d)
-    return jnp.clip(jnp.nan_to_num(h, nan=config.bandwidth_bounds[1]), *config.bandwidth_bounds), log_v
+    return jnp.clip(jnp.nan_to_num(h, nan=widest, posinf=widest), config.bandwidth_bounds[0], widest), log_v
 
 
 def _target_values(

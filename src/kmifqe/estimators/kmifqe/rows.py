@@ -7,11 +7,13 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from kmifqe.errors import InputError
 from kmifqe.estimators.base import action_scale, network_input, scaled, standardized
 from kmifqe.estimators.kmifqe.config import KMIFQEConfig
+from kmifqe.maths import kernel
 from kmifqe.maths.batches import metric_distances, state_part, taylor_terms, values, values_and_hessians
 from kmifqe.maths.mlp import QParams
 from kmifqe.mdp.host_rows import HostRows
@@ -19,6 +21,9 @@ from kmifqe.mdp.problem import Problem
 
 CHUNK = {"cpu": 1_024}  # rows whose Hessians are in flight at once: what a core's cache holds
 DEVICE_CHUNK = 16_384  # elsewhere: enough to fill the device
+RANGE_ROWS = 65_536  # whose weights say which bandwidths the log allows: shares are known to a hundredth
+ENOUGH_ROWS = 300.0  # of a pilot bandwidth's effective sample: its mean weight is known to a twentieth
+RANGE_POINTS = 56  # bandwidths tried, a tenth apart over the default bounds
 
 
 def check_problem(config: KMIFQEConfig, problem: Problem) -> None:
@@ -71,6 +76,13 @@ class Chunk(NamedTuple):
     distance: Float[Array, "chunk d"]  # a' − π̃(s'), in half action ranges, never cut
 
 
+class BandwidthRange(NamedTuple):
+    """What the log's own weights say about bandwidths, in half action ranges."""
+
+    pilot: Float[Array, ""]  # narrow, and still wide enough that many rows have weight: v is estimated there
+    widest: Float[Array, ""]  # of the largest effective sample: beyond, variance and bias both grow
+
+
 class TargetTable(NamedTuple):
     """What the target network gives for the in-sample rows; 0 for terminal rows, which come last."""
 
@@ -78,6 +90,7 @@ class TargetTable(NamedTuple):
     laplacian: Float[Array, " n"]  # tr ∇²ₐQ̄ at (s', π̃(s'))
     bootstrap_value: Float[Array, " n"]  # Q̄(s', a')
     target_value: Float[Array, " n"] | None = None  # Q̄(s', π̃(s')); None where the metric outlives a copy
+    bandwidths: BandwidthRange | None = None  # None where the bandwidth is fixed
     bias: Float[Array, " n"] | None = None  # the kernel's bias of the bootstrap value; None: it is ignored
 
 
@@ -102,7 +115,48 @@ def build_table(config: KMIFQEConfig, params: QParams, problem: Problem, *, metr
     n = problem.counts.in_sample
     columns = 3 if config.has_target_values else 2
     zeros = jnp.zeros((problem.counts.nonterminal, factors)), *[jnp.zeros(n)] * columns
-    return TargetTable(*_over_rows(config, chunk, zeros, params, problem))
+    squared, laplacian, next_value, *target_value = _over_rows(config, chunk, zeros, params, problem)
+    return TargetTable(
+        squared,
+        laplacian,
+        next_value,
+        target_value=target_value[0] if target_value else None,
+        bandwidths=_bandwidth_range(config, squared, problem),
+    )
+
+
+def _bandwidth_range(
+    config: KMIFQEConfig, squared: Float[Array, "nonterminal k"], problem: Problem
+) -> BandwidthRange | None:
+    """Return what the weights of rows at these distances allow; None where the bandwidth is fixed.
+
+    Only bandwidths count at which the log still holds half of the kernel's mass: beyond, the rows that would show
+    how small the effective sample is are not in the log.
+    """
+    if config.bandwidth is not None:
+        return None
+    low, high = config.bandwidth_bounds
+    n, d = problem.counts.nonterminal, problem.action_dim
+    if n == 0:
+        return BandwidthRange(jnp.float32(high), jnp.float32(high))
+    rows = jnp.asarray(np.unique(np.linspace(0, n - 1, min(n, RANGE_ROWS)).astype(np.int32)))
+    distance, log_density = squared[rows].sum(axis=1), log_mu(config, problem, rows).sum(axis=1)
+    grid = jnp.asarray(np.geomspace(low, high, RANGE_POINTS), jnp.float32)
+
+    def at(h: Array) -> tuple[Array, Array]:
+        log_w = kernel.log_kernel(distance, h, d) - log_density
+        largest = jnp.max(log_w)
+        w = jnp.exp(log_w - largest)
+        return kernel.effective_sample_size(w), largest + jnp.log(jnp.mean(w))
+
+    effective, log_mean = jax.lax.map(at, grid)
+    most = jnp.minimum(jnp.max(jnp.nan_to_num(log_mean, nan=-jnp.inf)), 0.0)  # a right density has mean 1
+    effective = jnp.where(log_mean >= most + jnp.log(0.5), jnp.nan_to_num(effective), 0.0)
+    best = jnp.argmax(effective)
+    enough = jnp.minimum(0.5 * effective[best], jnp.maximum(0.1 * effective[best], ENOUGH_ROWS))
+    pilot = jnp.argmax(effective >= enough)
+    found = effective[best] > 0.0
+    return BandwidthRange(*(jnp.where(found, grid[i], high) for i in (pilot, best)))
 
 
 def bootstrap_value(config: KMIFQEConfig, params: QParams, rows: Chunk) -> Float[Array, " chunk"]:

@@ -70,6 +70,7 @@ class WeightFacts(msgspec.Struct, frozen=True, kw_only=True):
     raw_mean_weight: float
     raw_mean_weight_error: float  # standard error, with whole episodes as units
     raw_effective_rows: float
+    widest_bandwidth: float | None = None  # that the log allows; None where h is fixed
 
 
 class KernelFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,9 +92,11 @@ def weight_facts(estimator: Estimator, estimate: Estimate, problem: Problem) -> 
     if kernel is None or n == 0 or not h:
         return None
     episode, rows = np.asarray(problem.episode)[:n], jnp.arange(n)
-    per_seed = []
+    per_seed, widest = [], []
     for position in h:
         state = state_of_seed(estimate.final_state, position)
+        if kernel.widest_bandwidth is not None:
+            widest.append(float(kernel.widest_bandwidth(state)))
         factors = np.asarray(kernel.log_weight_factors(state, problem, rows), np.float64)
         used = np.asarray(kernel.importance_weights(state, problem, rows), np.float64)
         per_seed.append(_of_seed(factors, np.minimum(used, math.exp(LARGEST)), kernel.clip, episode))
@@ -103,6 +106,7 @@ def weight_facts(estimator: Estimator, estimate: Estimate, problem: Problem) -> 
         rows=n,
         bandwidth=list(h.values()),
         bandwidth_bounds=None if bounds is None else list(bounds),
+        widest_bandwidth=float(np.mean(widest)) if widest else None,
         clip=[limit if math.isfinite(limit) else None for limit in kernel.clip],
         weight_edges=EDGES.tolist(),
         **{name: np.mean([one[name] for one in per_seed], axis=0).tolist() for name in per_seed[0]},
@@ -317,6 +321,11 @@ def _bandwidth(estimate: Estimate, weights: WeightFacts | None) -> Check:
         advice = "Log more rows near the target's actions, or set the bandwidth yourself, for example to 0.2."
         at_bound, threshold = unjudged(BANDWIDTH_MOVED.reason), f"care at {bounds[0]:g} or {bounds[1]:g}"
         return at_bound.check("bandwidth", end, finding, advice, level="care", threshold=threshold)
-    finding = f"The bandwidth, {digits(end)} half ranges, moved by {percent(moved)} over the last quarter."
+    widest = None if weights is None else weights.widest_bandwidth
+    at_widest = widest is not None and end > widest / 1.05
+    allowed = ", the widest that the log's actions allow," if at_widest else ","
+    finding = (
+        f"The bandwidth, {digits(end)} half ranges{allowed} moved by {percent(moved)} over the last quarter."
+    )
     advice = "Train for more steps, until the bandwidth stays where it is."
     return BANDWIDTH_MOVED.check("bandwidth", moved, finding, advice)
