@@ -118,3 +118,36 @@ def test_eigenvectors_diagonalise(d):
     np.testing.assert_allclose((U * values[:, None, :]) @ U.transpose(0, 2, 1), S, atol=2e-5)
     np.testing.assert_allclose(U @ U.transpose(0, 2, 1), np.broadcast_to(np.eye(d), S.shape), atol=1e-5)
     np.testing.assert_allclose(np.sort(values, axis=1), np.linalg.eigvalsh(S), atol=2e-5)
+
+
+@pytest.mark.parametrize("d", [3, 5, 8, 17])
+def test_metric_is_continuous_where_eigenvalues_pass_zero(d):
+    rng = np.random.default_rng(d)
+    eigenvalues = rng.uniform(0.5, 3.0, d) * np.where(np.arange(d) % 2, -1.0, 1.0)
+    crossing = np.arange(d) >= d - max(1, d // 4)
+    U, _ = np.linalg.qr(rng.standard_normal((d, d)))
+    root = jax.jit(metric_root)
+    roots = []
+    for size in np.linspace(-0.5, 0.5, 1001):
+        eigenvalues[crossing] = size
+        roots.append(np.asarray(root(jnp.asarray((U * eigenvalues) @ U.T, jnp.float32)), np.float64))
+    roots = np.stack(roots)
+    steps = np.linalg.norm(np.diff(roots, axis=0), axis=(1, 2)) / np.linalg.norm(roots[1:], axis=(1, 2))
+    assert steps.max() < 0.03
+    assert np.linalg.norm(roots[-1] - roots[0]) > 0.1 * np.linalg.norm(roots[0])
+
+
+@pytest.mark.parametrize("d", [2, 3, 6, 17])
+def test_counts_are_whole_where_no_eigenvalue_is_small(d):
+    rng = np.random.default_rng(d)
+    for _ in range(10):
+        signs = rng.choice([-1, 1], d)
+        positive, negative = eigen.sign_counts(jnp.asarray(signs * rng.uniform(0.3, 1.0, d), jnp.float32))
+        assert float(positive) == pytest.approx((signs > 0).sum(), abs=1e-5 * d)
+        assert float(negative) == pytest.approx((signs < 0).sum(), abs=1e-5 * d)
+
+
+def test_an_eigenvalue_of_zero_counts_to_neither_sign():
+    positive, negative = eigen.sign_counts(jnp.array([1.0, 0.5, -0.7, 0.0, 0.0]))
+    assert float(positive) == pytest.approx(2.0, abs=1e-5)
+    assert float(negative) == pytest.approx(1.0, abs=1e-5)
