@@ -294,6 +294,7 @@ def test_repr_tells_sizes_and_value() -> None:
         ({"noise_cov": -np.eye(2)}, "noise_cov has eigenvalue -1"),
         ({"behavior_std": np.array([1.0, 0.0])}, "behavior_std"),
         ({"gamma": 1.0}, "gamma is 1.0"),
+        ({"end_rate": 1.0}, "end_rate is 1.0"),
         ({"F": 5 * np.eye(2)}, "spectral radius"),
     ],
 )
@@ -305,3 +306,77 @@ def test_impossible_worlds_are_refused(change: dict, said: str) -> None:
 def test_empty_collection_is_refused() -> None:
     with pytest.raises(InputError, match="episodes is 0"):
         random_lqr(0, 1, 1).collect(0, 0, 10)
+
+
+def ending_world() -> LQR:
+    return replace(random_lqr(3, 2, 2, gamma=0.9), end_rate=0.1, reward_offset=5.0)
+
+
+def test_with_ends_and_an_offset_the_value_matches_rollouts() -> None:
+    world = ending_world()
+    rng = np.random.default_rng(0)
+    n = 20_000
+    states = world.first_states(rng, n)
+    alive, returns = np.ones(n), np.zeros(n)
+    for t in range(200):
+        actions = -states @ world.gain.T
+        returns += (1 - world.gamma) * world.gamma**t * alive * world.reward(states, actions)
+        alive *= rng.random(n) >= world.end_rate
+        states = world.step(rng, states, actions)
+    error = returns.std() / np.sqrt(n)
+    assert abs(returns.mean() - world.value) < 4 * error
+    endless = replace(world, end_rate=0.0)
+    assert abs(returns.mean() - endless.value) > 20 * error, "the ends should matter"
+
+
+def test_an_offset_and_a_scale_of_the_rewards_move_the_value_in_closed_form() -> None:
+    world = ending_world()
+    plain = replace(world, reward_offset=0.0)
+    lasting = (1 - world.gamma) / (1 - world.gamma * (1 - world.end_rate))
+    assert world.value == pytest.approx(plain.value + 5.0 * lasting)
+    assert replace(plain, cost=7.0 * plain.cost).value == pytest.approx(7.0 * plain.value)
+    assert replace(plain, end_rate=0.0, reward_offset=5.0).value == pytest.approx(
+        replace(plain, end_rate=0.0).value + 5.0
+    )
+
+
+def test_with_ends_the_fixed_points_are_those_of_the_operators() -> None:
+    world, A = ending_world(), random_metric(0, 2)
+    for q, action_cov in (
+        (world.q_function, None),
+        (world.relaxed_q_function(0.3, A), 0.09 * np.linalg.inv(A)),
+    ):
+        again = world.bellman(q, action_cov)
+        np.testing.assert_allclose(again.matrix, q.matrix, rtol=1e-10)
+        assert again.constant == pytest.approx(q.constant)
+
+
+def test_a_log_with_ends_has_as_many_rows_and_ends_at_the_rate() -> None:
+    world = replace(random_lqr(8, 2, 2), end_rate=0.05)
+    log = world.collect(seed=5, episodes=1000, length=20)
+    n, p = len(log), world.end_rate
+    assert n == 20_000
+    assert abs(log.terminated.mean() - p) < 4.5 * np.sqrt(p * (1 - p) / n)
+    lengths = np.bincount(log.episode)
+    assert lengths.max() == 20
+    cut = log.truncated[np.flatnonzero(log.ends)]
+    assert (lengths[cut][:-1] == 20).all(), "only the log's last episode may be cut before the time limit"
+    outlive = (1 - p) ** 19  # the share of episodes that reach their twentieth step
+    assert abs((lengths == 20).mean() - outlive) < 4.5 * np.sqrt(outlive * (1 - outlive) / len(lengths))
+    s, a, after = (x.astype(np.float64) for x in (log.states, log.actions, log.next_states))
+    assert_gaussian_rows(after - s @ world.F.T - a @ world.B.T, world.noise_cov)
+    assert_gaussian_rows(s[log.first_rows] - world.initial_mean, world.initial_cov)
+
+
+def test_logs_of_one_end_seed_share_their_ends_and_nothing_else() -> None:
+    world = replace(random_lqr(9, 3, 1), end_rate=0.1)
+    one, other = (world.collect(seed, 20, 7, end_seed=3) for seed in (1, 2))
+    assert np.array_equal(one.terminated, other.terminated)
+    assert np.array_equal(one.truncated, other.truncated)
+    assert not np.isin(one.states, other.states).any()
+
+
+def test_the_spread_of_first_rewards_is_that_of_the_log() -> None:
+    world = random_lqr(13, 3, 2)
+    log = world.collect(seed=0, episodes=40_000, length=1)
+    assert log.rewards.std() == pytest.approx(world.reward_std, rel=0.03)

@@ -1,20 +1,28 @@
 """A linear-quadratic world in which every number an estimator should find is known in closed form.
 
-    s' = F s + B a + noise,  noise ~ N(0, noise_cov)    r = −[s; a]ᵀ cost [s; a]
+    s' = F s + B a + noise,  noise ~ N(0, noise_cov)    r = reward_offset − [s; a]ᵀ cost [s; a]
     target π̃(s) = −gain s                               behaviour a ~ N(−behavior_gain s, diag(behavior_std²))
 
-All values are in the normalised scale Q = (1−γ) r + γ Q', so that a value is a reward per step. Episodes
-never terminate: `collect` cuts them at a time limit.
+After every step the episode ends with probability p = `end_rate` (0 by default), whatever its state; after an end
+every reward is 0. `collect` also cuts episodes at a time limit, which is no end: the value goes on past it.
 
-Quadratics [s; a]ᵀ G [s; a] + c are closed under the Bellman operator T of the target and under its kernel
+All values are in the normalised scale (1−γ) Σ γᵗ r_t, so that without ends a value is a reward per step. An episode
+outlives t steps with probability (1−p)ᵗ, independently of its states, so that E[γᵗ r_t] = (γ(1−p))ᵗ E[r_t | no end].
+Q is therefore that of an endless world with the discount κ = γ(1−p), while the normalisation stays (1−γ):
+
+    Q(s, a) = (1−γ) r(s, a) + κ E Q(s', π̃(s')).
+
+Quadratics [s; a]ᵀ G [s; a] + c are closed under this Bellman operator T of the target and under its kernel
 relaxation T_K, in which a' ~ N(π̃(s'), h² A⁻¹). Write P = [I; −gain]ᵀ G [I; −gain], the quadratic part of
 Q(s, π̃(s)), and H = 2 G_aa, the action Hessian. One application gives
 
-    G ← −(1−γ) cost + γ [F B]ᵀ P [F B]        c ← γ (c + tr(P noise_cov) + ½ h² tr(A⁻¹ H))
+    G ← −(1−γ) cost + κ [F B]ᵀ P [F B]
+    c ← (1−γ) reward_offset + κ (c + tr(P noise_cov) + ½ h² tr(A⁻¹ H))
 
-(h = 0 for T). G does not feel h or A. So the fixed points share G and H, and differ by the constant
+(h = 0 for T). The offset therefore adds reward_offset · (1−γ)/(1−κ) to every value: all of it without ends, less
+with them. G does not feel h or A. So the fixed points share G and H, and differ by the constant
 
-    Q_K − Q^π = γ/(1−γ) · ½ h² tr(A⁻¹ H),
+    Q_K − Q^π = κ/(1−κ) · ½ h² tr(A⁻¹ H),
 
 the bound of the paper's Theorem 2 met with equality, since a quadratic has no O(h⁴) term.
 """
@@ -121,6 +129,8 @@ class LQR:
     initial_cov: np.ndarray  # (q, q)
     gamma: float
     action_bound: float = np.inf  # what the policy reports as low and high; nothing is clipped to it
+    end_rate: float = 0.0  # the probability that an episode ends after a step, 0 <= end_rate < 1
+    reward_offset: float = 0.0  # added to every reward up to an episode's end
 
     def __post_init__(self) -> None:
         q, d = self.B.shape
@@ -149,11 +159,13 @@ class LQR:
             raise InputError(f"LQR: behavior_std is {self.behavior_std}; expected positive numbers")
         if not 0.0 <= self.gamma < 1.0:
             raise InputError(f"LQR: gamma is {self.gamma}; expected a number in [0, 1)")
+        if not 0.0 <= self.end_rate < 1.0:
+            raise InputError(f"LQR: end_rate is {self.end_rate}; expected a number in [0, 1)")
         radius = spectral_radius(self.closed_loop)
-        if self.gamma * radius**2 >= 1.0:
+        if self.discount * radius**2 >= 1.0:
             raise InputError(
                 f"LQR: the closed loop F − B gain has spectral radius {radius:.3g}; "
-                f"the target's value is finite only below {self.gamma**-0.5:.3g}"
+                f"the target's value is finite only below {self.discount**-0.5:.3g}"
             )
 
     @property
@@ -165,6 +177,25 @@ class LQR:
     def action_dim(self) -> int:
         """d, the width of an action."""
         return self.B.shape[1]
+
+    @property
+    def discount(self) -> float:
+        """κ = γ(1−p): what the value of the next state counts for, the chance of an end included."""
+        return self.gamma * (1.0 - self.end_rate)
+
+    @property
+    def reward_std(self) -> float:
+        """The standard deviation of an episode's first reward under the behaviour.
+
+        [s₀; a₀] is Gaussian with some mean m and covariance S, and the variance of a quadratic xᵀCx of it is
+        2 tr(CSCS) + 4 mᵀCSCm.
+        """
+        pair = np.concatenate([np.eye(self.state_dim), -self.behavior_gain])  # maps s to [s; mean action]
+        m, S = pair @ self.initial_mean, pair @ self.initial_cov @ pair.T
+        S[self.state_dim :, self.state_dim :] += np.diag(self.behavior_std**2)
+        weighted = self.cost @ S
+        variance = 2.0 * np.trace(weighted @ weighted) + 4.0 * m @ weighted @ self.cost @ m
+        return float(np.sqrt(variance))
 
     @property
     def closed_loop(self) -> np.ndarray:
@@ -184,6 +215,7 @@ class LQR:
     def __repr__(self) -> str:
         return (
             f"LQR(states {self.state_dim}, actions {self.action_dim}, γ {self.gamma:g}, "
+            f"{f'end rate {self.end_rate:g}, ' if self.end_rate else ''}"
             f"closed loop radius {spectral_radius(self.closed_loop):.3g}, "
             f"behaviour std {self.behavior_std.round(3).tolist()}, V {self.value:.4g})"
         )
@@ -193,10 +225,12 @@ class LQR:
         """Q^π of the target policy: the fixed point of `bellman`."""
         cost = self._at_target(self.cost)
         step = np.kron(self.closed_loop.T, self.closed_loop.T)  # vec(Mᵀ P M) = (Mᵀ ⊗ Mᵀ) vec(P)
-        p = np.linalg.solve(np.eye(len(step)) - self.gamma * step, -(1.0 - self.gamma) * cost.ravel())
+        p = np.linalg.solve(np.eye(len(step)) - self.discount * step, -(1.0 - self.gamma) * cost.ravel())
         P = symmetrise(p.reshape(cost.shape))
-        constant = self.gamma / (1.0 - self.gamma) * float(np.trace(P @ self.noise_cov))
-        return QuadraticQ(self._backed_up(P), constant, self.state_dim)
+        per_step = (1.0 - self.gamma) * self.reward_offset + self.discount * float(
+            np.trace(P @ self.noise_cov)
+        )
+        return QuadraticQ(self._backed_up(P), per_step / (1.0 - self.discount), self.state_dim)
 
     @property
     def value(self) -> float:
@@ -211,9 +245,9 @@ class LQR:
         return float(np.mean(self.q_function(states, -states @ self.gain.T)))
 
     def relaxation_shift(self, h: float, A: np.ndarray) -> float:
-        """Q_K − Q^π = γ/(1−γ) · ½ h² tr(A⁻¹ H), the same at every state and action (Theorem 2)."""
+        """Q_K − Q^π = κ/(1−κ) · ½ h² tr(A⁻¹ H), the same at every state and action (Theorem 2)."""
         curvature = np.trace(np.linalg.solve(A, self.q_function.action_hessian))
-        return float(self.gamma / (1.0 - self.gamma) * 0.5 * h**2 * curvature)
+        return float(self.discount / (1.0 - self.discount) * 0.5 * h**2 * curvature)
 
     def relaxed_q_function(self, h: float, A: np.ndarray) -> QuadraticQ:
         """Q_K: the fixed point of the kernel-relaxed Bellman operator with bandwidth h and metric A."""
@@ -226,7 +260,8 @@ class LQR:
         constant = q.constant + float(np.trace(P @ self.noise_cov))
         if action_cov is not None:
             constant += 0.5 * float(np.trace(action_cov @ q.action_hessian))
-        return QuadraticQ(self._backed_up(P), self.gamma * constant, self.state_dim)
+        constant = (1.0 - self.gamma) * self.reward_offset + self.discount * constant
+        return QuadraticQ(self._backed_up(P), constant, self.state_dim)
 
     def with_dummies(self, count: int, std: float = 1.0) -> LQR:
         """This world with `count` more actions, drawn from N(0, std²), that do nothing and cost nothing."""
@@ -242,7 +277,7 @@ class LQR:
 
     def reward(self, states: np.ndarray, actions: np.ndarray) -> np.ndarray:
         """Return r at each row, shape (n,)."""
-        return QuadraticQ(-self.cost, 0.0, self.state_dim)(states, actions)
+        return QuadraticQ(-self.cost, self.reward_offset, self.state_dim)(states, actions)
 
     def first_states(self, rng: np.random.Generator, count: int) -> np.ndarray:
         """Return `count` draws of s₀, shape (count, q)."""
@@ -255,28 +290,38 @@ class LQR:
         noise = rng.standard_normal(states.shape) @ matrix_root(self.noise_cov)
         return states @ self.F.T + actions @ self.B.T + noise
 
-    def collect(self, seed: int, episodes: int, length: int) -> Transitions:
-        """Return `episodes` × `length` logged transitions of the behaviour; every episode ends in a timeout.
+    def collect(self, seed: int, episodes: int, length: int, end_seed: int | None = None) -> Transitions:
+        """Return `episodes` × `length` logged transitions of the behaviour, in episodes of at most `length` steps.
 
-        The log carries the log density of its actions per dimension, and s' on every row.
+        Without ends that is `episodes` episodes, each cut at the time limit `length`. With an `end_rate` episodes
+        are shorter and there are more of them: they follow one another until so many rows are logged, and the last
+        one is cut there. The log carries the log density of its actions per dimension, and s' on every row.
+
+        `seed` draws states and actions. `end_seed` draws where episodes end; by default `seed` does that too. Ends do
+        not depend on states or actions, so two logs with the same `end_seed` have episodes of the same lengths and
+        are otherwise independent: a program that was compiled for one log's shape then serves the other.
         """
         if episodes < 1 or length < 1:
             raise InputError(f"LQR: episodes is {episodes} and length {length}; expected at least 1 of each")
+        n = episodes * length
+        terminals, timeouts = _ends(n, length, self.end_rate, seed if end_seed is None else end_seed)
+        last_rows = np.flatnonzero(terminals | timeouts)
+        lengths = np.diff(last_rows, prepend=-1)
         rng = np.random.default_rng(seed)
-        states = np.empty((episodes, length + 1, self.state_dim))
-        actions = np.empty((episodes, length, self.action_dim))
-        states[:, 0] = self.first_states(rng, episodes)
+        states = np.empty((len(lengths), length + 1, self.state_dim))
+        actions = np.empty((len(lengths), length, self.action_dim))
+        states[:, 0] = self.first_states(rng, len(lengths))
         for t in range(length):
             actions[:, t] = self.behavior.sample(rng, states[:, t])
             states[:, t + 1] = self.step(rng, states[:, t], actions[:, t])
-        n = episodes * length
-        s, a, s_next = (x.reshape(n, -1) for x in (states[:, :-1], actions, states[:, 1:]))
+        logged = np.arange(length) < lengths[:, None]
+        s, a, s_next = states[:, :-1][logged], actions[logged], states[:, 1:][logged]
         return Transitions.from_arrays(
             observations=s,
             actions=a,
             rewards=self.reward(s, a),
-            terminals=np.zeros(n, bool),
-            timeouts=np.arange(1, n + 1) % length == 0,
+            terminals=terminals,
+            timeouts=timeouts,
             next_observations=s_next,
             action_log_probs=self.behavior.log_prob_per_dimension(s, a),
             name=f"LQR seed {seed}",
@@ -289,7 +334,23 @@ class LQR:
 
     def _backed_up(self, P: np.ndarray) -> np.ndarray:
         dynamics = np.concatenate([self.F, self.B], axis=1)
-        return symmetrise(-(1.0 - self.gamma) * self.cost + self.gamma * dynamics.T @ P @ dynamics)
+        return symmetrise(-(1.0 - self.gamma) * self.cost + self.discount * dynamics.T @ P @ dynamics)
+
+
+def _ends(rows: int, length: int, rate: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return which of the `rows` of a log end an episode and which cut one.
+
+    An episode ends after each step with probability `rate`, is cut after `length` steps, and at the log's last row.
+    """
+    # A stream of its own, so that worlds without ends keep the states that their seeds have always given.
+    terminals = np.random.default_rng([seed, 1]).random(rows) < rate
+    timeouts = np.zeros(rows, bool)
+    first = 0
+    for end in [*np.flatnonzero(terminals).tolist(), rows]:
+        timeouts[first + length - 1 : end : length] = True
+        first = end + 1
+    timeouts[-1] = not terminals[-1]
+    return terminals, timeouts & ~terminals
 
 
 def random_lqr(
