@@ -13,7 +13,7 @@ from worlds.gym_test_envs import LIFE, env_id, half
 def test_exactly_as_many_episodes_as_asked_each_with_its_closed_form_return(episodes):
     told = []
     with EnvPool(describe_task(env_id("Countdown")), 4) as pool:
-        played = play_episodes(pool, half, episodes, gamma=0.9, progress=told.append)
+        played = play_episodes(pool, half, episodes, gammas=(0.9,), progress=told.append)
     assert len(played.returns) == episodes == told[-1]
     np.testing.assert_allclose(played.discounted, (1 - 0.9**LIFE) / 0.1)
     assert (played.returns == LIFE).all()
@@ -24,7 +24,7 @@ def test_exactly_as_many_episodes_as_asked_each_with_its_closed_form_return(epis
 def test_returns_stop_at_the_tasks_limit_while_the_discounted_sum_goes_on():
     task = describe_task(env_id("Endless"))
     with EnvPool(task, 2, max_episode_steps=30) as pool:
-        played = play_episodes(pool, half, 2, gamma=0.9)
+        played = play_episodes(pool, half, 2, gammas=(0.9,))
     np.testing.assert_allclose(played.discounted, (1 - 0.9**30) / 0.1)
     np.testing.assert_allclose(played.discounts_left, 0.9**30)
     assert (played.returns == task.time_limit).all()

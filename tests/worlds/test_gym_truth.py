@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kmifqe.errors import InputError
-from kmifqe.worlds.gym_truth import TOLERANCE, mean_and_error, measure_truth
+from kmifqe.worlds.gym_truth import TOLERANCE, mean_and_error, measure_truth, measure_truths
 from worlds.gym_test_envs import LIFE, env_id, half
 
 
@@ -29,6 +29,13 @@ def test_a_limit_that_hides_the_end_is_seen_through():
     truth = measure_truth(env_id("LimitedCountdown"), half, episodes=2, gamma=0.9)
     assert truth.value == pytest.approx(1 - 0.9**LIFE)
     assert (truth.episode_return, truth.length) == (3, 3)
+
+
+def test_several_discounts_are_measured_on_the_same_episodes():
+    near, far = measure_truths(env_id("Countdown"), half, (0.5, 0.9), episodes=3)
+    assert (near.gamma, far.gamma) == (0.5, 0.9)
+    assert (near.value, far.value) == (pytest.approx(1 - 0.5**LIFE), pytest.approx(1 - 0.9**LIFE))
+    assert far == measure_truth(env_id("Countdown"), half, episodes=3, gamma=0.9)
 
 
 def test_without_discounting_ahead_the_value_is_the_first_reward():

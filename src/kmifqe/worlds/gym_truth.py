@@ -46,23 +46,55 @@ def measure_truth(
     workers: int = 1,
     progress: Callable[[int], None] | None = None,
 ) -> Truth:
-    """Return the value of a policy, by default without the noise that `collect` adds.
+    """Return the value of a policy at one discount; the arguments are those of `measure_truths`.
+
+    `gamma` is the discount γ, 0 <= gamma < 1, by default 0.99. `env_id`, `policy`, `episodes`, `noise`,
+    `uniform_share`, `seed`, `workers` and `progress` are as there.
+    """
+    (truth,) = measure_truths(
+        env_id,
+        policy,
+        (gamma,),
+        episodes=episodes,
+        noise=noise,
+        uniform_share=uniform_share,
+        seed=seed,
+        workers=workers,
+        progress=progress,
+    )
+    return truth
+
+
+def measure_truths(
+    env_id: str,
+    policy: Policy,
+    gammas: Sequence[float],
+    *,
+    episodes: int = 1_000,
+    noise: float | Sequence[float] = 0.0,
+    uniform_share: float | Sequence[float] = 0.0,
+    seed: int = 0,
+    workers: int = 1,
+    progress: Callable[[int], None] | None = None,
+) -> tuple[Truth, ...]:
+    """Return the value of a policy at each discount, from the same episodes; by default without `collect`'s noise.
 
     A time limit is not part of the task's dynamics: an estimator bootstraps past it, so the value plays on
     until γ^t < TOLERANCE. The undiscounted return stops at the task's own limit.
 
     env_id: a Gymnasium id.
     policy: maps states (n, q) to actions (n, d).
+    gammas: the discounts, one or more, each 0 <= γ < 1.
     episodes: how many to play, by default 1,000; episode k starts in the same state for every policy.
-    gamma: the discount γ, 0 <= gamma < 1, by default 0.99.
     noise: standard deviation of Gaussian noise in half action ranges, one number or one per dimension; default 0.
     uniform_share: share of uniform actions, in [0, 1], one number or one per dimension; default 0.
     seed: 0 or more, default 0; decides first states and noise.
     workers: processes that step environments, default 1; the result does not depend on it.
     progress: called with the number of episodes that have ended.
     """
-    if not 0.0 <= gamma < 1.0:
-        raise InputError(f"gamma is {gamma}; expected 0 <= gamma < 1")
+    for gamma in gammas:
+        if not 0.0 <= gamma < 1.0:
+            raise InputError(f"gamma is {gamma}; expected 0 <= gamma < 1")
     task = describe_task(env_id)
     check_policy_fits_task(policy, task)
     act: Callable[[np.ndarray], np.ndarray] = policy
@@ -73,12 +105,18 @@ def measure_truth(
         def act(states: np.ndarray) -> np.ndarray:
             return behavior.sample(rng, states)
 
-    negligible = 1 if gamma == 0.0 else math.ceil(math.log(TOLERANCE) / math.log(gamma))
+    largest = max(gammas)
+    negligible = 1 if largest == 0.0 else math.ceil(math.log(TOLERANCE) / math.log(largest))
     steps = max(task.time_limit or 1, negligible)
     envs = max(1, min(episodes, MOST_ENVS))
     with EnvPool(task, envs, seed=seed, workers=workers, max_episode_steps=steps) as pool:
-        played = play_episodes(pool, act, episodes, gamma=gamma, progress=progress)
-    discounted, discounted_error = mean_and_error(played.discounted)
+        played = play_episodes(pool, act, episodes, gammas=gammas, progress=progress)
+    return tuple(_truth(gamma, number, played, steps) for number, gamma in enumerate(gammas))
+
+
+def _truth(gamma: float, number: int, played: Episodes, steps: int) -> Truth:
+    """Return the truth at the discount of this `number`, from episodes that went on for at most so many `steps`."""
+    discounted, discounted_error = mean_and_error(played.discounted[:, number])
     episode_return, return_error = mean_and_error(played.returns)
     return Truth(
         value=(1.0 - gamma) * discounted,
@@ -88,10 +126,10 @@ def measure_truth(
         episode_return=episode_return,
         episode_return_standard_error=return_error,
         length=float(played.lengths.mean()),
-        episodes=episodes,
+        episodes=len(played.returns),
         gamma=gamma,
         steps_played=steps,
-        left_out=float(played.discounts_left.mean()),
+        left_out=float(played.discounts_left[:, number].mean()),
     )
 
 
@@ -106,10 +144,10 @@ def mean_and_error(values: np.ndarray) -> tuple[float, float]:
 class Episodes:
     """One row per episode, in the order of their numbers."""
 
-    discounted: np.ndarray  # Σ γ^t r_t over the whole episode
+    discounted: np.ndarray  # Σ γ^t r_t over the whole episode, a column per discount
     returns: np.ndarray  # Σ r_t up to the task's own time limit
     lengths: np.ndarray  # steps, up to the task's own time limit
-    discounts_left: np.ndarray  # γ^steps where the episode was cut, 0 where the environment ended it
+    discounts_left: np.ndarray  # γ^steps where the episode was cut, 0 where the environment ended it; likewise
 
 
 def play_episodes(
@@ -117,7 +155,7 @@ def play_episodes(
     act: Callable[[np.ndarray], np.ndarray],
     episodes: int,
     *,
-    gamma: float = 1.0,
+    gammas: Sequence[float] = (1.0,),
     slots: range | None = None,
     first_round: int = 0,
     progress: Callable[[int], None] | None = None,
@@ -129,7 +167,7 @@ def play_episodes(
 
     pool: the environments.
     act: maps states (n, q) to actions (n, d).
-    gamma: the discount of `Episodes.discounted`, by default 1.
+    gammas: the discounts of `Episodes.discounted`, by default 1 alone.
     slots: the numbers of the environments that play, by default all; the others stay where they are.
     first_round: each environment's episodes are numbered from here, by default 0; the same numbers start in
         the same states.
@@ -139,12 +177,18 @@ def play_episodes(
         raise InputError(f"episodes is {episodes}; expected 1 or more")
     members = np.arange(pool.n_envs) if slots is None else np.asarray(slots)
     limit = pool.task.time_limit or np.inf
-    result = Episodes(*(np.zeros(episodes, kind) for kind in (float, float, np.int64, float)))
+    width = len(gammas)
+    result = Episodes(
+        discounted=np.zeros((episodes, width)),
+        returns=np.zeros(episodes),
+        lengths=np.zeros(episodes, np.int64),
+        discounts_left=np.zeros((episodes, width)),
+    )
     # An environment's next episode has this number in the result; the one after it, `len(members)` more.
     number = np.full(pool.n_envs, episodes)
     number[members] = np.arange(len(members))
-    discounted, returns = np.zeros(pool.n_envs), np.zeros(pool.n_envs)
-    elapsed, discount = np.zeros(pool.n_envs, np.int64), np.ones(pool.n_envs)
+    discounted, returns = np.zeros((pool.n_envs, width)), np.zeros(pool.n_envs)
+    elapsed, discount = np.zeros(pool.n_envs, np.int64), np.ones((pool.n_envs, width))
     actions = np.zeros((pool.n_envs, pool.task.action_dim), np.float32)
     active = number < episodes
     ended = 0
@@ -152,18 +196,18 @@ def play_episodes(
     while active.any():
         actions[active] = act(pool.states[active])
         stepped = pool.step(actions, active)
-        discounted[active] += discount[active] * stepped.rewards[active]
+        discounted[active] += discount[active] * stepped.rewards[active, None]
         counted = active & (elapsed < limit)
         returns[counted] += stepped.rewards[counted]
         elapsed[active] += 1
-        discount[active] *= gamma
+        discount[active] *= np.asarray(gammas)
         over = active & (stepped.terminated | stepped.truncated)
         if not over.any():
             continue
         rows = number[over]
         result.discounted[rows], result.returns[rows] = discounted[over], returns[over]
         result.lengths[rows] = np.minimum(elapsed[over], limit)
-        result.discounts_left[rows] = np.where(stepped.terminated[over], 0.0, discount[over])
+        result.discounts_left[rows] = np.where(stepped.terminated[over, None], 0.0, discount[over])
         number[over] += len(members)
         active = number < episodes
         discounted[over], returns[over], elapsed[over], discount[over] = 0.0, 0.0, 0, 1.0
