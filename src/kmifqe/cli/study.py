@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -14,19 +15,50 @@ from rich.table import Table
 from kmifqe.errors import printable
 
 if TYPE_CHECKING:
+    from kmifqe.experiments.problems_base import Half
     from kmifqe.experiments.records import Record
-    from kmifqe.experiments.study import Coverage, Judged
+    from kmifqe.experiments.study import Study
+    from kmifqe.experiments.study_tables import Coverage, Judged, Verdicts
 
 OUT = Path("experiments") / "results"
 RECORDS = Path("experiments-work") / "trust"
+HALF_TITLES = {"choose": "half for choosing", "report": "half for reporting"}
 
-Preset = Annotated[str, typer.Option(help="smoke (a minute) or full (hundreds of problems).")]
+Preset = Annotated[str, typer.Option(help="smoke (a few small problems) or full (hundreds of problems).")]
 Shard = Annotated[
     str | None,
     typer.Option(help="Only the I-th of N parts, as I/N; parts may run at once.", show_default="everything"),
 ]
 Records = Annotated[
-    Path, typer.Option(help="Directory of the problems' records; those that are there are not run again.")
+    Path,
+    typer.Option(
+        help="Directory of the problems' records, logs and truths; what is there is not made again."
+    ),
+]
+Only = Annotated[
+    str | None,
+    typer.Option(
+        metavar="KIND",
+        help="Only these problems: lqr, pendulum, mujoco, hopper, walker2d, halfcheetah or swimmer.",
+        show_default="everything",
+    ),
+]
+HalfName = Annotated[
+    str | None,
+    typer.Option(
+        "--half",
+        metavar="HALF",
+        help="Only the half for choosing settings and thresholds (choose) or for reporting (report).",
+        show_default="both",
+    ),
+]
+Policies = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="Folder of actors that others trained (sac-Hopper-v3.npz, ...); without it their problems are left out.",
+        show_default=False,
+    ),
 ]
 
 app = typer.Typer(
@@ -36,37 +68,68 @@ app = typer.Typer(
 )
 
 
+@app.command("collect")
+def collect(
+    preset: Preset = "full",
+    records: Records = RECORDS,
+    only: Only = None,
+    half: HalfName = None,
+    policies: Policies = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes side by side. Default: all cores.")
+    ] = None,
+) -> None:
+    """Collect the logs and measure the truths that the studies take from simulators, so that no fit waits for them.
+
+    Example: kmifqe study collect --preset full --policies policies --workers 16
+    """
+    from kmifqe.experiments.study import collect_data
+
+    console = Console(stderr=True)
+    study = _study(preset, records, only, half, policies, console)
+    made = collect_data(
+        study, workers or os.cpu_count() or 1, lambda line: console.print(escape(line), highlight=False)
+    )
+    console.print(f"{len(made)} files were made in {escape(str(records))}", highlight=False)
+
+
 @app.command("coverage")
 def coverage(
     preset: Preset = "full",
     shard: Shard = None,
     out: Annotated[Path, typer.Option(help="Directory for coverage.json and coverage.png.")] = OUT,
     records: Records = RECORDS,
+    only: Only = None,
+    half: HalfName = None,
+    policies: Policies = None,
 ) -> None:
     """Count how often nominal 90 % intervals hold the true value, over problems from easy to hopeless.
 
     Example: kmifqe study coverage --preset smoke --out /tmp/study --records /tmp/study/records
 
     The problems' records are shared with `kmifqe study verdicts`. coverage.json and its figure are written once
-    all are there; run again, the command only reads the records.
+    all are there; run again, the command only reads the records. Both halves are in the file; the half for reporting
+    is printed, unless the other one was asked for.
     """
     from importlib.util import find_spec
 
-    from kmifqe.experiments import study
+    from kmifqe.experiments import study_tables
     from kmifqe.experiments.paper_figures import coverage_figure
     from kmifqe.report.figures import save_figure
 
     console = Console(stderr=True)
-    judged = _judged(preset, shard, records, console)
+    study = _study(preset, records, only, half, policies, console)
+    judged = _judged(study, shard, console)
     if judged is None:
         return
-    found = study.coverage(judged, preset, sys.argv[1:])
+    found = study_tables.coverage(judged, preset, sys.argv[1:])
     _write(found, out / "coverage.json", console)
-    Console().print(_coverage_table(found))
+    shown = study.selection.half or "report"
+    Console().print(_coverage_table(found, shown))
     if find_spec("matplotlib") is None:
         console.print("matplotlib is not installed: no figure; run the same command where it is")
     else:
-        save_figure(coverage_figure(found), out / "coverage.png")
+        save_figure(coverage_figure(found, shown), out / "coverage.png")
 
 
 @app.command("verdicts")
@@ -75,39 +138,66 @@ def verdicts(
     shard: Shard = None,
     out: Annotated[Path, typer.Option(help="Directory for verdicts.json.")] = OUT,
     records: Records = RECORDS,
+    only: Only = None,
+    half: HalfName = None,
+    policies: Policies = None,
 ) -> None:
     """Judge a family of problems of known value, from easy to hopeless, and count what the verdicts were worth.
 
     Example: kmifqe study verdicts --preset smoke --out /tmp/study --records /tmp/study/records
 
-    The problems' records are shared with `kmifqe study coverage`. verdicts.json is written once all are there.
+    The problems' records are shared with `kmifqe study coverage`. verdicts.json is written once all are there. Both
+    halves are in the file; the half for reporting is printed, unless the other one was asked for.
     """
-    from kmifqe.experiments import study
+    from kmifqe.experiments import study_tables
 
     console = Console(stderr=True)
-    judged = _judged(preset, shard, records, console)
+    study = _study(preset, records, only, half, policies, console)
+    judged = _judged(study, shard, console)
     if judged is None:
         return
-    found = study.verdicts(judged, preset)
+    found = study_tables.verdicts(judged, preset)
     _write(found, out / "verdicts.json", console)
-    Console().print(_verdicts_table(found.reported))
+    shown = study.selection.half or "report"
+    Console().print(_confusion_table(found, shown))
+    Console().print(_power_table(found, shown))
 
 
-def _judged(preset: str, shard: str | None, records: Path, console: Console) -> list[Judged] | None:
+def _study(
+    preset: str, records: Path, only: str | None, half: str | None, policies: Path | None, console: Console
+) -> Study:
+    """Return what was asked for, after saying which problems cannot be run here and why."""
+    from kmifqe.experiments.study import Selection, Study, preset_named
+
+    found = Study(preset_named(preset), records, policies, Selection.of(only, half))
+    left_out = list(found.left_out().values())
+    for reason in dict.fromkeys(left_out):
+        count = left_out.count(reason)
+        console.print(
+            f"{count} problem{'s are' if count > 1 else ' is'} left out: "
+            f"{'they need' if count > 1 else 'it needs'} {escape(reason)}",
+            highlight=False,
+            soft_wrap=True,
+        )
+    return found
+
+
+def _judged(study: Study, shard: str | None, console: Console) -> list[Judged] | None:
     """Run what of the shard is missing; return every estimate, judged, or None while some problems are missing."""
     from kmifqe.cli.session import keep_compiled_programs
-    from kmifqe.experiments import study
+    from kmifqe.experiments.study import run_missing, shard_of
+    from kmifqe.experiments.study_tables import judge
 
-    chosen, part = study.preset_named(preset), study.shard_of(shard or "1/1")
+    part = shard_of(shard or "1/1")
     keep_compiled_programs()
-    there = study.run_missing(
-        chosen, records, part, lambda line: console.print(escape(line), highlight=False, soft_wrap=True)
+    there = run_missing(
+        study, part, lambda line: console.print(escape(line), highlight=False, soft_wrap=True)
     )
-    count = len(chosen.items())
+    count = len(study.numbers())
     if len(there) < count:
         console.print(f"{count - len(there)} of {count} problems are not run yet: run the other shards")
         return None
-    return study.judge(there)
+    return judge(there)
 
 
 def _write(record: Record, path: Path, console: Console) -> None:
@@ -117,14 +207,11 @@ def _write(record: Record, path: Path, console: Console) -> None:
     console.print(f"written: {escape(printable(str(path)))}", highlight=False)
 
 
-def _coverage_table(found: Coverage) -> Table:
+def _coverage_table(found: Coverage, half: Half) -> Table:
     """Return a line per estimator and group of problems."""
-    table = Table(title=f"Nominal {found.level:.0%} intervals", title_justify="left")
-    for heading in ("estimator", "problems"):
-        table.add_column(heading, no_wrap=True)
-    for heading in ("", "covered", "(95 % sure)", "median width", "median |error|"):
-        table.add_column(heading, justify="right")
-    for name, tables in found.tables.items():
+    title = f"Nominal {found.level:.0%} intervals, {HALF_TITLES[half]}"
+    table = _table(title, "problems", ("", "covered", "(95 % sure)", "median width", "median |error|"))
+    for name, tables in found.tables[half].items():
         for group in (group for groups in tables.values() for group in groups if group["problems"]):
             table.add_row(
                 name,
@@ -139,14 +226,49 @@ def _coverage_table(found: Coverage) -> Table:
     return table
 
 
-def _verdicts_table(lines: list[dict[str, Any]]) -> Table:
-    table = Table(title="Verdicts on problems with odd seeds", title_justify="left")
-    table.add_column("verdict", no_wrap=True)
-    for heading in ("estimates", "in 95 %", "in 90 %", "large errors", "hopeless", "misled"):
-        table.add_column(heading, justify="right")
-    for line in lines:
-        shares = (line["inside_share"], line["inside_90_share"])
-        inside = ("–" if share is None else f"{share:.0%}" for share in shares)
-        counts = (line["large_errors"], line["hopeless"], line["misled"])
-        table.add_row(line["verdict"], str(line["estimates"]), *inside, *map(str, counts))
+def _confusion_table(found: Verdicts, half: Half) -> Table:
+    """Return a line per estimator and verdict: what became of the estimates that it was given to."""
+    headings = ("", "in 95 %", "in 90 %", "small |error|", "large |error|", "hopeless", "misled")
+    table = _table(f"Verdicts, {HALF_TITLES[half]}", "verdict", headings)
+    for name, tables in found.tables[half].items():
+        for line in tables["confusion"]:
+            counts = (line["small_errors"], line["large_errors"], line["hopeless"], line["misled"])
+            shares = (_share(line["inside_share"]), _share(line["inside_90_share"]))
+            table.add_row(name, line["verdict"], str(line["estimates"]), *shares, *map(str, counts))
+        table.add_section()
     return table
+
+
+def _power_table(found: Verdicts, half: Half) -> Table:
+    """Return a line per estimator and kind of problem: how many small errors are trusted."""
+    headings = ("", "small |error|", "trusted", "(95 % sure)", "all trusted", "in 95 %")
+    table = _table(f"Small errors that are called trustworthy, {HALF_TITLES[half]}", "problems", headings)
+    for name, tables in found.tables[half].items():
+        for line in tables["power"]:
+            trusted = line["trusted"]
+            table.add_row(
+                name,
+                line["group"],
+                str(line["estimates"]),
+                str(line["small"]),
+                _share(line["power"]),
+                f"{line['power_low']:.0%} – {line['power_high']:.0%}",
+                str(trusted),
+                _share(line["trusted_inside"] / trusted if trusted else None),
+            )
+        table.add_section()
+    return table
+
+
+def _table(title: str, name: str, headings: tuple[str, ...]) -> Table:
+    """Return an empty table: the estimator and what `name` says, then a right-justified column per heading."""
+    table = Table(title=title, title_justify="left")
+    for heading in ("estimator", name):
+        table.add_column(heading, no_wrap=True)
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    return table
+
+
+def _share(share: float | None) -> str:
+    return "–" if share is None else f"{share:.0%}"

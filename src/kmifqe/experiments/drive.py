@@ -102,7 +102,7 @@ def _run_rows(experiment: Experiment, rows: tuple[str, ...], context: Context, *
         return
     # Lines would come from two processes at once, and a function of this one cannot be sent to the other.
     quiet = replace(context, watch=Watch())
-    with _helper() as helper:
+    with helpers() as helper:
         preparing: Future[None] | None = None
         for row, next_row in zip(rows, (*rows[1:], None)):
             if preparing is not None:
@@ -113,14 +113,17 @@ def _run_rows(experiment: Experiment, rows: tuple[str, ...], context: Context, *
 
 
 @contextmanager
-def _helper() -> Iterator[ProcessPoolExecutor]:
-    """Give one other process; what it has not begun is dropped when this one fails."""
-    # It asks a small policy about a few dozen states at a time, beside processes that step environments on every
-    # core: threads of its own for matrix products would only wait for one another.
+def helpers(count: int = 1) -> Iterator[ProcessPoolExecutor]:
+    """Give `count` other processes (default 1) that leave the device alone.
+
+    What they have not begun is dropped when this process fails.
+    """
+    # They ask a small policy about a few dozen states at a time, beside processes that step environments on every
+    # core: threads of their own for matrix products would only wait for one another.
     before = os.environ.get(BLAS_THREADS)
     os.environ[BLAS_THREADS] = "1"
     # Not forked: jax in this process has threads, whose locks a forked child would inherit held.
-    pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_stay_off_the_device)
+    pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), initializer=_stay_off_the_device)
     try:
         yield pool
     finally:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from kmifqe.experiments.study import Coverage, Line
+    from kmifqe.experiments.problems_base import Half
+    from kmifqe.experiments.study_tables import Coverage, Line
 
 AGAINST = "logged_first_states"
 DODGE = {"kmifqe": -1.5, "kmifqe-identity": 1.5, "fqe": -3.0, "sr-dice": 3.0}  # points
@@ -24,7 +25,7 @@ MAP = "cividis"  # even in lightness, and the same to every kind of colour visio
 TARGET = {"marker": "o", "s": 46, "color": "#D55E00", "edgecolors": "black", "linewidths": 0.9, "zorder": 4}
 LEVELS = 14
 MARGIN = 0.35  # half action ranges around the box: a kernel at a bound reaches out of it
-WANTED = (0.85, 0.97)  # of nominal 90 % intervals
+WANTED = (0.87, 0.95)  # of nominal 90 % intervals
 
 Records = Sequence[TrialsRecord]
 
@@ -298,38 +299,54 @@ FIGURES: dict[str, Callable[[Any], Figure | None]] = {
 }
 
 
-def coverage_figure(study: Coverage) -> Figure:
-    """Return coverage and median width against overlap and against the log's size, an estimator a colour."""
+def coverage_figure(study: Coverage, half: Half) -> Figure:
+    """Return coverage and median width of one half of a study's problems, an estimator a colour.
+
+    `study` is what was found, and `half` which half is drawn: by kind of problem, by discount and by overlap.
+    """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9.5, 6.0), layout="constrained", facecolor="white")
-    axes = figure.subplots(2, 2, sharex="col", sharey="row")
-    for number, (name, tables) in enumerate(study.tables.items()):
-        for column, kind in enumerate(("overlap", "rows")):
-            groups = [group for group in tables[kind] if group["problems"]]
-            _draw_coverage(axes[0, column], axes[1, column], name, groups, 0.06 * number)
-            labels = [f"{group['group'].removeprefix(kind + ' ')}\n({group['problems']})" for group in groups]
-            axes[1, column].set_xticks(range(len(groups)), labels, fontsize=8)
+    titles = {"kind": "kind (problems)", "gamma": "discount", "overlap": "overlap: effective share of rows"}
+    tables = study.tables[half]
+    widths = [max((len(each[column]) for each in tables.values()), default=1) for column in titles]
+    figure = Figure(figsize=(13.0, 6.0), layout="constrained", facecolor="white")
+    axes = figure.subplots(2, 3, sharex="col", sharey="row", width_ratios=[max(2, width) for width in widths])
+    for column, (kind, title) in enumerate(titles.items()):
+        names = dict.fromkeys(group["group"] for each in tables.values() for group in each[kind])
+        counts = {group["group"]: group["problems"] for each in tables.values() for group in each[kind]}
+        for number, (name, each) in enumerate(tables.items()):
+            drawn = [group for group in each[kind] if group["problems"]]
+            places = np.array([list(names).index(group["group"]) for group in drawn]) + 0.12 * number
+            _draw_coverage(axes[0, column], axes[1, column], name, drawn, places)
+        labels = [f"{_short(name)}\n({counts[name]})" for name in names]
+        axes[1, column].set_xticks(range(len(names)), labels, fontsize=8)
+        axes[1, column].set_xlabel(title)
     for each in axes[0]:
         each.axhline(study.level, color="black", linewidth=1.0, linestyle=(0, (1, 2)), zorder=0)
         each.axhspan(*WANTED, color="0.92", zorder=-1)
-        each.set_ylim(0.5, 1.02)
+        each.set_ylim(0.0, 1.03)
     axes[0, 0].set_ylabel("intervals that hold the truth")
     axes[1, 0].set_ylabel("median width, in spreads\nof single episodes' returns")
-    axes[1, 0].set_xlabel("overlap: effective share of the rows (problems)")
-    axes[1, 1].set_xlabel("logged rows (problems)")
-    axes[0, 0].legend(frameon=False, fontsize=9, loc="lower right")
+    if tables:
+        axes[0, 0].legend(frameon=False, fontsize=9, loc="lower left")
     for each in axes.flat:
         each.spines[["top", "right"]].set_visible(False)
-    title = f"Nominal {study.level:.0%} intervals on problems of known value (hopeless ones apart)"
+    reason = "reporting" if half == "report" else "choosing"
+    title = f"Nominal {study.level:.0%} intervals, half for {reason} (hopeless problems apart)"
     figure.suptitle(title, fontsize=11)
     return figure
 
 
-def _draw_coverage(above: Axes, below: Axes, name: str, groups: list[Line], offset: float) -> None:
+def _short(name: str) -> str:
+    """Return a group's name without what the axis says, on two lines where it has two parts."""
+    bare = name.removeprefix("overlap ").removeprefix("γ ").replace(" actions", "D").replace(" action", "D")
+    return bare.replace(", ", "\n").replace(" to ", "–")
+
+
+def _draw_coverage(above: Axes, below: Axes, name: str, groups: list[Line], places: np.ndarray) -> None:
     """Draw the covered share of each group above, and the median width of its intervals below."""
-    places = np.arange(len(groups)) + offset
     style: dict[str, Any] = {"color": style_of(name).color, "marker": style_of(name).marker, "label": name}
+    style |= {"linestyle": "none"}  # groups have no order that a line could follow
     share = np.array([group["share"] for group in groups])
     ends = np.array([[group["share_low"], group["share_high"]] for group in groups]).T.reshape(2, -1)
     above.errorbar(places, share, yerr=np.abs(ends - share), capsize=3, **style)

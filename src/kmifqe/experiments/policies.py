@@ -76,13 +76,17 @@ def load_actors(task: str, work: Path) -> Actors:
     trained = packed_folder(work, task)
     if (trained / RECORD).is_file():
         return _read_actors(trained, "trained")
-    shipped = _shipped() / task
-    if not (shipped / RECORD).is_file():
+    if not (_shipped() / task / RECORD).is_file():
         raise InputError(
             f"{task}: no actors come with the package and none are in {trained}; "
             f"train them with kmifqe reproduce policies --only {task}"
         )
-    return _read_actors(shipped, "shipped")
+    return load_shipped_actors(task)
+
+
+def load_shipped_actors(task: str) -> Actors:
+    """Return the actors of a task that come with the package."""
+    return _read_actors(_shipped() / task, "shipped")
 
 
 def shipped_training() -> dict[str, dict[str, Any]]:

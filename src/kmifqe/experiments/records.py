@@ -264,6 +264,11 @@ def settings_hash(settings: Mapping[str, Any]) -> str:
     return sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
 
 
+def kept_file(folder: Path, name: str, settings: Mapping[str, Any]) -> Path:
+    """Return the file in `folder` that keeps what `kept` made under this `name` and these `settings`."""
+    return folder / f"{name}-{settings_hash(settings)}.json"
+
+
 def kept(folder: Path, name: str, settings: Mapping[str, Any], kind: type[T], make: Callable[[], T]) -> T:
     """Return what `make` returned under these settings, in this run or in an earlier one.
 
@@ -274,7 +279,7 @@ def kept(folder: Path, name: str, settings: Mapping[str, Any], kind: type[T], ma
         kind: the type of what is made, as msgspec writes and reads it.
         make: does the work, where no file has its outcome yet.
     """
-    path = folder / f"{name}-{settings_hash(settings)}.json"
+    path = kept_file(folder, name, settings)
     if path.is_file():
         try:
             return msgspec.convert(read_json(path, dict[str, Any])["made"], kind)

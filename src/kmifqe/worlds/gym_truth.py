@@ -147,7 +147,9 @@ class Episodes:
     discounted: np.ndarray  # Σ γ^t r_t over the whole episode, a column per discount
     returns: np.ndarray  # Σ r_t up to the task's own time limit
     lengths: np.ndarray  # steps, up to the task's own time limit
-    discounts_left: np.ndarray  # γ^steps where the episode was cut, 0 where the environment ended it; likewise
+    discounts_left: (
+        np.ndarray
+    )  # γ^steps where the episode was cut, 0 where the environment ended it; likewise
 
 
 def play_episodes(
