@@ -56,6 +56,8 @@ Policies = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR",
+        exists=True,
+        file_okay=False,
         help="Folder of actors that others trained (sac-Hopper-v3.npz, ...); without it their problems are left out.",
         show_default=False,
     ),
