@@ -21,6 +21,7 @@ from kmifqe.trust.verdict import WORDS, Word, judge_run
 
 LEVEL = 0.9  # nominal, of the intervals whose coverage is counted
 OVERLAP_EDGES = (0.0, 0.03, 0.1, 0.3)
+ROWS_EDGES = (0, 3_000, 10_000, 30_000)
 SMALL = 0.25  # an error, in standard deviations of single logged episodes' discounted returns
 LARGE = 0.5  # likewise
 
@@ -149,12 +150,16 @@ def groups(judged: Sequence[Judged]) -> Tables:
         these = [each for each in hopeful if low <= each.facts.overlap < high]
         return group(these, f"overlap {low:g} to {min(high, 1.0):g}")
 
+    def logged(low: float, high: float) -> Line:
+        these = [each for each in hopeful if low <= each.facts.settings.rows < high]
+        return group(these, f"{low:,} to {high:,} rows" if high < np.inf else f"{low:,} rows or more")
+
     return {
         "all": [group(hopeful, "not hopeless"), group(apart, "hopeless"), group(judged, "all")],
         "kind": by_kind(hopeful, group),
         "gamma": _by(hopeful, lambda each: each.facts.settings.gamma, "γ {:g}"),
-        "ends": _by(hopeful, lambda each: each.has_ends, "{}", {False: "without ends", True: "with ends"}),
-        "rows": _by(hopeful, lambda each: each.facts.settings.rows, "{:,} rows"),
+        "ends": _by(hopeful, lambda each: "with ends" if each.has_ends else "without ends", "{}"),
+        "rows": [logged(*edges) for edges in pairwise((*ROWS_EDGES, np.inf))],
         "overlap": [overlapping(*edges) for edges in pairwise((*OVERLAP_EDGES, np.inf))],
     }
 
@@ -167,20 +172,16 @@ def by_kind(judged: Sequence[Judged], line: Callable[[Sequence[Judged], str], Li
         actions = settings.action_dim
         return f"lqr, {actions} action{'s' * (actions > 1)}" if settings.family == "lqr" else each.facts.kind
 
-    # Problems come in the order of their kinds, but the misled ones, which come last, are of all kinds.
-    names = sorted(dict.fromkeys(map(name, judged)), key=lambda each: (not each.startswith("lqr"), each))
+    # By number they are in the order of their kinds; only those told a wrong density come after all others.
+    in_order = sorted(judged, key=lambda each: (each.facts.settings.told_width != 1.0, each.number))
+    names = dict.fromkeys(map(name, in_order))
     return [line([each for each in judged if name(each) == kind], kind) for kind in names]
 
 
-def _by(
-    judged: Sequence[Judged],
-    value: Callable[[Judged], Any],
-    text: str,
-    names: dict[Any, str] | None = None,
-) -> list[Line]:
-    """Return a line for every `value` of these estimates, called by its name or else by the `text` with it."""
+def _by(judged: Sequence[Judged], value: Callable[[Judged], Any], text: str) -> list[Line]:
+    """Return a line for every `value` of these estimates, called by the `text` with the value in it."""
     return [
-        group([each for each in judged if value(each) == found], (names or {}).get(found, text.format(found)))
+        group([each for each in judged if value(each) == found], text.format(found))
         for found in sorted({value(each) for each in judged})
     ]
 
@@ -245,11 +246,16 @@ def verdicts(judged: Sequence[Judged], preset: str) -> Verdicts:
 
 
 def verdict_tables(judged: Sequence[Judged]) -> Tables:
-    """Return the confusion table of these estimates, and the power of their verdicts overall and by kind."""
-    fair = [each for each in judged if not (each.facts.hopeless or each.misled)]
+    """Return the confusion table of these estimates, and the power of their verdicts overall and by kind.
+
+    A problem told a wrong density is left out of the power of every estimator: one that uses no density says the same
+    as of the problem told the right one, which is counted already.
+    """
+    right = [each for each in judged if each.facts.settings.told_width == 1.0]
+    fair = [each for each in right if not each.facts.hopeless]
     return {
         "confusion": confusion(judged),
-        "power": [power(fair, "not hopeless"), *by_kind(fair, power), power(judged, "all")],
+        "power": [power(fair, "not hopeless"), *by_kind(fair, power), power(right, "hopeless ones too")],
     }
 
 
