@@ -7,10 +7,10 @@ from functools import cache
 from typing import Any
 
 from kmifqe.estimators import Estimate, Estimator, FQEConfig, KMIFQEConfig, fit, make_fqe, make_kmifqe
+from kmifqe.experiments.planted import log_of, problem_of, world_of
 from kmifqe.mdp.problem import Problem
 from kmifqe.trust.checks import measure
 from kmifqe.trust.verdict import Judgement, judge_run
-from trust.planted import log_of, problem_of, world_of
 
 STEPS = 600  # 40 copies: at γ = 0.8 all but 0.01 % of the value arrives
 SEEDS = 6

@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from kmifqe.experiments.planted import Shifted, clipped_log, ended_log, log_of, problem_of, world_of
 from kmifqe.trust.verdict import judge_run
 from trust.fitted import FEW, fqe_estimator, judged, kernel_estimator
-from trust.planted import Shifted, clipped_log, ended_log, log_of, problem_of, world_of
 
 SEED = 31
 
@@ -57,7 +57,7 @@ def test_a_wrong_behaviour_density(setting, fault):
     world, log = setting
     right = world.behavior
     told = {
-        "shifted": Shifted(right, -0.6),
+        "shifted": Shifted(right.gain, right.std, -0.6),
         "wide": replace(right, std=1.6 * right.std),
     }[fault]
     judgement = judged(kernel_estimator(), problem_of(world, log, told=told), steps=FEW)

@@ -2,28 +2,50 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 import numpy as np
 import pytest
 
+from kmifqe.experiments.planted import (
+    appended_log,
+    changed,
+    chosen_rows,
+    clipped_log,
+    copied_log,
+    doubled_log,
+    ended_log,
+    interrupted_log,
+    log_of,
+    offset_log,
+    partly_shuffled_log,
+    problem_of,
+    reset_log,
+    reward_shift_log,
+    shuffled_log,
+    world_of,
+)
+from kmifqe.io.logs.faults import TimeOrdered, faults_found
+from kmifqe.io.logs.summary import inspect
 from kmifqe.mdp.problem import Problem, RowCounts
 from kmifqe.mdp.transitions import Transitions
-from kmifqe.trust.checks.log import LogFacts, episode_lengths, log_checks, log_facts, value_checks
+from kmifqe.trust.checks.log import LogFacts, log_checks, log_facts, value_checks
 from trust.checks.test_training import estimate
-from trust.planted import changed, clipped_log, ended_log, log_of, problem_of, world_of
 
 
-def problem_with(lengths, ends, *, last_state_logged=True, actions=None):
+def problem_with(lengths, ends, *, last_state_logged=True, actions=None, states=None, rewards=None):
     """A log of episodes of these lengths; `ends` says which of them terminate."""
     n = sum(lengths)
     last = np.cumsum(lengths) - 1
     terminals, timeouts = np.zeros(n, bool), np.zeros(n, bool)
     terminals[last[np.asarray(ends)]] = True
     timeouts[last[~np.asarray(ends)]] = True
-    states = np.random.default_rng(0).standard_normal((n, 2))
+    states = np.random.default_rng(0).standard_normal((n, 2)) if states is None else states
     log = Transitions.from_arrays(
         states,
         np.random.default_rng(1).standard_normal((n, 1)) if actions is None else actions,
-        np.arange(n, dtype=float),
+        np.arange(n, dtype=float) if rewards is None else rewards,
         terminals,
         timeouts,
         np.roll(states, -1, axis=0) if last_state_logged else None,
@@ -35,20 +57,12 @@ def problem_with(lengths, ends, *, last_state_logged=True, actions=None):
 def test_lengths_count_every_logged_step_however_the_episode_ended(last_state_logged):
     lengths, ends = [3, 7, 5, 7], [True, False, True, True]
     problem = problem_with(lengths, ends, last_state_logged=last_state_logged)
-    found, terminated = episode_lengths(problem)
-    assert found.tolist() == lengths
-    assert terminated.tolist() == ends
+    log = TimeOrdered.of_problem(problem)
+    assert log.lengths.tolist() == lengths
+    assert log.ended.tolist() == ends
     facts = log_facts(problem)
-    assert (facts.episode_longest, facts.episodes_at_longest) == (7, 2)
-    assert facts.episodes_at_longest_terminated == 1
+    assert facts.episode_longest == 7
     assert facts.rows.without_next_state == (0 if last_state_logged else 1)
-
-
-def test_ends_just_below_the_longest_length_are_counted_per_length():
-    lengths = [20] * 6 + [19] * 2 + [18] * 4 + [5] * 9
-    facts = log_facts(problem_with(lengths, [True] * len(lengths)))
-    # A tenth of 20 steps and one more: the lengths 17, 18 and 19 hold 6 ends.
-    assert facts.episodes_per_length_below_longest == pytest.approx(2.0)
 
 
 def test_an_atom_is_an_extreme_that_several_rows_share():
@@ -89,15 +103,139 @@ def test_a_sound_log_raises_no_alarm(seed, d, episodes, length):
     assert set(levels(problem_of(world, log_of(world, seed, episodes, length))).values()) == {"ok"}
 
 
-@pytest.mark.parametrize("seed, d, episodes, length", VARIED)
-def test_timeouts_marked_as_terminals_are_named(seed, d, episodes, length):
+def raised(problem, uses_density=False):
+    """Return the names of the checks that are not ok, but for the number of episodes and rows."""
+    found = levels(problem, uses_density)
+    return {name for name, level in found.items() if level != "ok"} - {"episodes", "rows_dropped"}
+
+
+PLANTED = {
+    "row_order": [shuffled_log],
+    "misplaced_rows": [partly_shuffled_log],
+    "time_limit": [ended_log, partial(ended_log, share=0.5), partial(ended_log, share=0.9)],
+    "unexplained_ends": [partial(interrupted_log, rate=0.1)],
+    "reset_states": [reset_log],
+    "copied_rows": [doubled_log, appended_log, copied_log],
+    "reward_shift": [reward_shift_log],
+    "lost_digits": [offset_log],
+}
+
+
+@pytest.mark.parametrize("seed, d, episodes, length", [(11, 1, 100, 12), *VARIED[1:]])
+@pytest.mark.parametrize(
+    "name, plant",
+    [(name, plant) for name, plants in PLANTED.items() for plant in plants],
+    ids=lambda x: x if isinstance(x, str) else getattr(x, "__name__", str(getattr(x, "keywords", x))),
+)
+def test_a_planted_fault_is_named_and_nothing_else(name, plant, seed, d, episodes, length):
     world = world_of(seed, d)
-    problem = problem_of(world, ended_log(log_of(world, seed, episodes, length)))
-    assert levels(problem)["time_limit"] != "ok"
-    assert (
-        f"All {episodes} episodes of the longest length, {length} steps, are marked"
-        in findings(problem)["time_limit"]
+    log = plant(log_of(world, seed, episodes, length))
+    assert raised(problem_of(world, log)) == {name}
+    assert [fault.name for fault in faults_found(inspect(log).faults)] == [name]
+
+
+@pytest.mark.parametrize("seed, d, episodes, length", VARIED)
+def test_the_verdict_and_inspect_measure_the_same(seed, d, episodes, length):
+    world = world_of(seed, d)
+    for log in (
+        log_of(world, seed, episodes, length),
+        interrupted_log(log_of(world, seed, episodes, length)),
+    ):
+        assert log_facts(problem_of(world, log)).faults == inspect(log).faults
+
+
+@pytest.mark.parametrize("seed", range(40, 45))
+def test_sound_logs_of_many_worlds_raise_no_alarm(seed):
+    """With and without next states, with rows lost, and with a behaviour that changes halfway."""
+    rng = np.random.default_rng(seed)
+    world = world_of(seed, int(rng.integers(1, 5)))
+    log = log_of(world, seed, int(rng.integers(40, 200)), int(rng.integers(8, 40)))
+    other = replace(
+        world, behavior_gain=0.5 * world.behavior_gain, behavior_std=1.5 * world.behavior_std
+    ).collect(seed + 1, 60, 20)
+    lost = log.first_rows[1:][::7] + 3
+    for sound in (
+        log,
+        changed(log, next_observations=None),
+        chosen_rows(log, np.delete(np.arange(len(log)), lost)),
+        joined(other, log),
+        changed(log, rewards=log.rewards + 1e4),
+    ):
+        assert raised(problem_of(world, sound)) == set()
+
+
+def joined(one, other):
+    fields = ("states", "actions", "rewards", "terminated", "truncated", "next_states")
+    return Transitions.from_arrays(
+        *(np.concatenate([getattr(log, field) for log in (one, other)]) for field in fields)
     )
+
+
+def test_states_without_memory_raise_no_alarm():
+    """Where no state depends on another, any order of the rows is as good as the logged one."""
+    assert levels(problem_with([20] * 200, [False] * 200))["row_order"] == "ok"
+
+
+def ended_by_state(log, beyond=1.5):
+    """Return the log of a system that ends where its first state leaves a range."""
+    over = np.abs(log.next_states[:, 0]) > beyond * log.states[:, 0].std()
+    before = np.cumsum(over) - over
+    kept = before == before[log.first_rows][log.episode]
+    return chosen_rows(changed(log, terminals=over, timeouts=log.truncated & ~over), kept)
+
+
+@pytest.mark.parametrize("seed, d, episodes, length", VARIED)
+def test_ends_that_the_state_decides_raise_no_alarm(seed, d, episodes, length):
+    world = world_of(seed, d)
+    log = ended_by_state(log_of(world, seed, 4 * episodes, length))
+    assert log.terminated.sum() > 30
+    for sound in (log, changed(log, next_observations=None)):
+        assert raised(problem_of(world, sound)) == set()
+
+
+@pytest.mark.parametrize("seed, d, episodes, length", VARIED)
+def test_a_stream_that_was_cut_into_pieces_goes_on_at_its_cuts(seed, d, episodes, length):
+    """Here the state after a cut is the next row's and right: the system was not reset."""
+    world = world_of(seed, d)
+    stream = log_of(world, seed, 2, episodes * length // 2)
+    pieces = changed(stream, timeouts=np.arange(1, len(stream) + 1) % length == 0)
+    assert "reset_states" not in raised(problem_of(world, pieces))
+
+
+def test_a_wrong_next_state_at_a_cut_misleads_only_who_reads_it():
+    world = world_of(0)
+    problem = problem_of(world, reset_log(log_of(world, 0)))
+    assert levels(problem, uses_density=False)["reset_states"] == "bad"
+    assert levels(problem, uses_density=True)["reset_states"] == "ok"
+
+
+def test_copied_episodes_count_once():
+    world = world_of(0)
+    problem = problem_of(world, copied_log(log_of(world, 0), episodes=4, copies=50))
+    assert (problem.counts.episodes, log_facts(problem).faults.distinct_episodes) == (200, 4)
+    assert levels(problem)["episodes"] == "bad"
+
+
+def test_a_plant_at_rest_repeats_its_rows_honestly():
+    """Coarse sensors, and a controller that does nothing for a while: equal rows in runs of any length."""
+    rng = np.random.default_rng(0)
+    awake = rng.random((60, 50)) < 0.3
+    states = np.round(np.cumsum(awake * rng.standard_normal((60, 50)), axis=1), 1).reshape(-1, 1)
+    actions = np.round(awake * rng.standard_normal((60, 50)), 1).reshape(-1, 1)
+    problem = problem_with(
+        [50] * 60, [False] * 60, actions=actions, states=states, rewards=-(states[:, 0] ** 2)
+    )
+    assert "copied_rows" not in raised(problem)
+
+
+def test_a_time_limit_below_the_longest_length_is_seen():
+    """Half of the log was made with a limit of 40 steps, which is marked as an end, and half with one of 100."""
+    rng = np.random.default_rng(0)
+    lengths = np.minimum(rng.geometric(0.01, 400), np.where(np.arange(400) < 200, 40, 100))
+    ends = lengths < 100
+    states = np.cumsum(rng.standard_normal((int(lengths.sum()), 2)), axis=0) % 10.0
+    facts = log_facts(problem_with(lengths.tolist(), ends.tolist(), states=states))
+    assert facts.faults.spike_length == 40
 
 
 def test_timeouts_marked_as_terminals_are_named_among_episodes_that_do_terminate():
@@ -157,10 +295,10 @@ def test_a_next_state_that_was_not_logged_is_told():
 def facts_with(terminated=0, **changes):
     """Return the facts of a log whose rewards lie in [−10, 0] and whose returns spread by 2."""
     rows = RowCounts(1000, 1000, 1000, 0, 0, terminated, episodes=50)
-    counts = {"episode_longest": 20, "episodes_at_longest": 50, "episodes_at_longest_terminated": 0}
-    counts |= {"episodes_per_length_below_longest": 0.0, "atom_share": 0.0, "atom_shares": [0.0]}
+    counts = {"episode_longest": 20, "atom_share": 0.0, "atom_shares": [0.0]}
     rewards = {"reward_mean": -5.0, "reward_std": 3.0, "reward_low": -10.0, "reward_high": 0.0}
-    return LogFacts(rows=rows, **(counts | rewards | {"return_std": 2.0} | changes))
+    spread = {"reward_span": 9.0, "return_std": 2.0}
+    return LogFacts(rows=rows, **(counts | rewards | spread | changes))
 
 
 def value_levels(values, half_width=0.1, **facts):
@@ -192,3 +330,21 @@ def test_an_interval_is_held_against_what_single_episodes_would_tell():
     assert value_levels([-4.0, -4.0], 0.9)["interval_width"] == "ok"
     assert value_levels([-4.0, -4.0], 1.1)["interval_width"] == "care"
     assert value_levels([-4.0, -4.0], 3.5)["interval_width"] == "bad"
+
+
+def test_a_narrow_interval_is_not_refused_where_returns_hardly_scatter():
+    still = {"return_std": 1e-4, "reward_low": 0.0, "reward_high": 1.0, "reward_span": 1.0}
+    assert value_levels([0.9917, 0.9917], 0.00375, **still)["interval_width"] == "ok"
+    assert value_levels([0.5, 0.5], 0.2, **still)["interval_width"] == "bad"
+    # Where rewards hardly differ either, a number that is known to a hundredth of itself asks for care at most.
+    alike = still | {"reward_low": 0.98, "reward_span": 0.02}
+    assert value_levels([0.9917, 0.9917], 0.00375, **alike)["interval_width"] == "care"
+
+
+def test_the_unit_of_a_width_does_not_depend_on_the_rewards_level():
+    world = world_of(0)
+    log = log_of(world, 0)
+    here, there = (
+        log_facts(problem_of(world, each)) for each in (log, changed(log, rewards=log.rewards + 100))
+    )
+    assert here.reward_span == pytest.approx(there.reward_span, rel=1e-4)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from kmifqe.experiments.planted import Shifted, changed, ended_log, log_of, problem_of, world_of
 from kmifqe.mdp.problem import Problem
 from kmifqe.trust.checks.overlap import (
     DensityFacts,
@@ -15,7 +16,6 @@ from kmifqe.trust.checks.overlap import (
     overlap_checks,
     overlap_facts,
 )
-from trust.planted import Shifted, changed, ended_log, log_of, problem_of, world_of
 
 VARIED = [(21, 1, 60, 15), (22, 2, 150, 20), (23, 4, 300, 20)]  # seed, action dimensions, episodes, length
 every_size = pytest.mark.parametrize("seed, d, episodes, length", VARIED)
@@ -48,7 +48,7 @@ def test_a_wrong_density_is_named(seed, d, episodes, length, fault):
     world = world_of(seed, d)
     right = world.behavior
     told = {
-        "shifted": Shifted(right, 0.5),
+        "shifted": Shifted(right.gain, right.std, 0.5),
         "wide": replace(right, std=1.4 * right.std),
         "narrow": replace(right, std=0.7 * right.std),
     }[fault]
@@ -111,7 +111,11 @@ def test_a_wrong_width_changes_the_mean_weight_by_the_ratio_of_the_widths():
 
 def test_a_shifted_mean_makes_weights_lopsided():
     world = world_of(1)
-    density = density_of(problem_of(world, log_of(world, 1, 400, 20), told=Shifted(world.behavior, 0.5)))
+    density = density_of(
+        problem_of(
+            world, log_of(world, 1, 400, 20), told=Shifted(world.behavior.gain, world.behavior.std, 0.5)
+        )
+    )
     _, below, above = density.reference_weights
     # μ/μ' = exp(−½z + ⅛) in residual units; over N(±1, ¼) its mean is exp(∓½ + ⅛ + 1/32).
     assert below == pytest.approx(np.exp(0.5 + 0.125 + 0.03125), rel=0.1)

@@ -5,6 +5,7 @@ import pytest
 
 from kmifqe.estimators import SRDICEConfig, make_sr_dice
 from kmifqe.estimators.base import Estimate
+from kmifqe.experiments.planted import log_of, problem_of, world_of
 from kmifqe.trust.checks.overlap import next_actions
 from kmifqe.trust.checks.training import (
     StartFacts,
@@ -21,7 +22,6 @@ from kmifqe.trust.checks.training import (
     without_diverged,
 )
 from trust.fitted import fqe_estimator, kernel_estimator, sound_fit
-from trust.planted import log_of, problem_of, world_of
 
 
 def estimate(trajectory, gamma=0.9, infos=None):

@@ -12,11 +12,11 @@ import pytest
 
 from kmifqe.estimators import KMIFQEConfig, make_kmifqe
 from kmifqe.estimators.base import Estimate
+from kmifqe.experiments.planted import log_of, problem_of, world_of
 from kmifqe.maths.kernel import clipped_weight, effective_sample_size
 from kmifqe.maths.mlp import QParams, init_q
 from kmifqe.trust.checks.weights import KernelFacts, WeightFacts, kernel_facts, weight_checks, weight_facts
 from trust.fitted import KERNEL, SEEDS, kernel_estimator, sound_fit
-from trust.planted import log_of, problem_of, world_of
 
 WEIGHTS = WeightFacts(
     bandwidth=[0.3, 0.3],
@@ -32,6 +32,7 @@ WEIGHTS = WeightFacts(
     clipped_high=0.0,
     floor_weight_share=0.0,
     weight_cut_off=0.0,
+    clip_bias=0.0,
     raw_mean_weight=1.0,
     raw_mean_weight_error=0.01,
     raw_effective_rows=800.0,
@@ -68,7 +69,7 @@ def test_sound_weights_raise_no_alarm():
     "name, fact, care, bad",
     [
         ("effective_rows", "raw_effective_rows", 60, 10),
-        ("clipped_high", "weight_cut_off", 0.4, 0.95),
+        ("clipped_high", "clip_bias", -0.2, 0.6),
         ("clipped_low", "floor_weight_share", 0.3, 0.8),
         ("kernel_outside", "kernel_outside", 0.7, 0.95),
         ("kernel_bias", "kernel_bias", -0.2, 0.6),
@@ -216,9 +217,34 @@ def test_what_the_clip_holds_down_and_takes_away(fitted):
     assert facts.floor_weight_share == pytest.approx(held, rel=1e-4)
 
 
+def test_a_clip_that_takes_half_of_the_weight_and_moves_nothing_is_no_fault():
+    assert found(weight_cut_off=0.6, clipped_high=0.3, clip_bias=0.05)["clipped_high"].level == "ok"
+    assert found(half_width=None, weight_cut_off=0.6, clip_bias=5.0)["clipped_high"].level == "ok"
+
+
+def test_a_clip_costs_what_it_moves_of_the_weighted_q(fitted):
+    _, problem = fitted
+    _, estimate, _ = sound_fit()
+
+    def bias(clip, q):
+        return weight_facts(kernel_estimator(clip=clip)._replace(q=q), estimate, problem).clip_bias
+
+    def of_action(state, problem, states, actions):
+        return jnp.sum(actions**2, axis=1)
+
+    narrow, none = (1e-3, 0.3), (1e-3, float("inf"))
+    moved = bias(narrow, of_action)
+    assert moved != 0.0
+    assert bias(narrow, lambda *at: 3.0 * of_action(*at)) == pytest.approx(3.0 * moved, rel=1e-3)
+    assert bias(none, of_action) == pytest.approx(0.0, abs=1e-6)
+    assert bias(narrow, lambda state, problem, states, actions: states[:, 0]) == 0.0
+    assert bias(narrow, None) is None
+
+
 def test_without_a_clip_nothing_is_clipped():
     facts = facts_of(clip=(0.0, float("inf")))
     assert (facts.clipped_low, facts.clipped_high, facts.weight_cut_off) == (0, 0, 0)
+    assert facts.clip_bias == pytest.approx(0.0, abs=1e-6)
     assert facts.mean_weight == pytest.approx(facts.raw_mean_weight, rel=1e-5)
     assert facts.clip == [0.0, None]
 

@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from kmifqe.errors import InputError
+from kmifqe.io.logs.faults import LogFaults, TimeOrdered, faults_found, log_faults
 from kmifqe.mdp.ask import seen_range
 from kmifqe.mdp.columns import row_slices
 from kmifqe.mdp.transitions import Transitions
 
 _ATOM_SHARE = 1e-3  # of the rows: below it, repeated extremes are float32's coarseness rather than clipping
-_TIME_LIMIT_SHARE = 1e-2  # of the episodes: fewer equal longest lengths may be chance
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class DatasetSummary:
     unusable: dict[str, int]  # reason -> rows that in-sample learning must drop
     no_next_state: int  # cut rows whose next state was not logged: FQE and SR-DICE must drop these too
     logged_densities: str  # "none", "total" or "per dimension"
+    faults: LogFaults | None  # None where values are not finite, or no row can be used
     notes: tuple[str, ...]  # what the reader decided
     warnings: tuple[str, ...]  # what looks wrong
 
@@ -101,26 +103,26 @@ def inspect(transitions: Transitions) -> DatasetSummary:
         unusable={reason: count for reason, count in unusable.items() if count},
         no_next_state=int((~transitions.terminated & ~transitions.has_next_state).sum()),
         logged_densities="none" if log_mu is None else ("total" if log_mu.ndim == 1 else "per dimension"),
+        faults=None if bad_rows.any() else _faults(transitions),
         notes=transitions.notes,
         warnings=(),
     )
-    return _with_warnings(summary, lengths, transitions)
+    return _with_warnings(summary, transitions)
 
 
-def _with_warnings(summary: DatasetSummary, lengths: np.ndarray, transitions: Transitions) -> DatasetSummary:
-    n, longest = summary.transitions, summary.length_max
+def _faults(transitions: Transitions) -> LogFaults | None:
+    try:
+        rows = TimeOrdered.of_transitions(transitions)
+    except InputError:
+        return None  # No row has a next state. The summary shows that, and whoever estimates refuses the log.
+    return log_faults(rows)
+
+
+def _with_warnings(summary: DatasetSummary, transitions: Transitions) -> DatasetSummary:
+    n = summary.transitions
     warnings = []
-    at_limit = lengths == longest
-    last_rows = np.cumsum(lengths) - 1
-    if (
-        at_limit.sum() >= max(2, _TIME_LIMIT_SHARE * len(lengths))
-        and transitions.terminated[last_rows[at_limit]].all()
-    ):
-        warnings.append(
-            f"all {int(at_limit.sum()):,} episodes of the longest length, {longest:,} steps, are marked "
-            f"terminated: if {longest:,} is a time limit, mark them as timeouts, or their value beyond it "
-            "counts as 0"
-        )
+    for _, finding, advice in () if summary.faults is None else faults_found(summary.faults):
+        warnings.append(f"{finding}. {advice}")
     if any(summary.nan.values()) or any(summary.infinite.values()):
         warnings.append("the log holds NaN or infinity: estimators refuse it")
     atoms = [j for j, a in enumerate(summary.actions) if a.at_low + a.at_high > _ATOM_SHARE * n]

@@ -1,20 +1,18 @@
-"""Checks of the log: false ends, clipped actions, missing rows and episodes; and of V̂ against the log's rewards."""
+"""Checks of the log: faults in how it was written, clipped actions, lost rows; and of V̂ against the log's rewards."""
 
 from __future__ import annotations
+
+import math
 
 import msgspec
 import numpy as np
 
 from kmifqe.estimators.base import Estimate
 from kmifqe.io.format import digits, percent
+from kmifqe.io.logs.faults import ORDER_ERRORS, Fault, LogFaults, TimeOrdered, faults_found, log_faults
 from kmifqe.mdp.problem import Problem, RowCounts
 from kmifqe.trust.checks.base import Check, Thresholds, unjudged
 
-# A spike of episode ends at the longest length is a time limit; natural ends thin out towards it.
-SPIKE_SHARE = 0.01  # of the episodes: fewer ends at one length may be chance
-SPIKE_FACTOR = 5.0  # times as many ends as at the lengths just below
-SPIKE_EPISODES = 3
-WINDOW = 0.1  # of the longest length: how far below it other episode ends are counted for comparison
 ATOM_ROWS = 5  # rows that must share one extreme value before it is called a bound that actions sit on
 
 TIME_LIMIT = Thresholds(
@@ -22,6 +20,48 @@ TIME_LIMIT = Thresholds(
     0.05,
     "an end that is none cuts off all later reward; with ends at a rate p a step a value loses about "
     "γp/(1 − γ + γp) of itself, and 5 % is more than most intervals are wide",
+)
+INTERRUPTED = Thresholds(
+    0.02,
+    math.inf,
+    "an interruption that is marked as an end hides what would have followed, like a time limit; but a system may "
+    "well end by chance, so the log can only ask",
+)
+RESET = Thresholds(
+    0.005,
+    0.05,
+    "a wrong next state takes the place of all that follows: with such cuts at a rate p a step, γp/(1 − γ + γp) of "
+    "the value belongs to other episodes",
+)
+ROW_ORDER = Thresholds(
+    -math.inf,
+    ORDER_ERRORS,
+    "in shuffled rows the row before is as good as any other of the episode, and every next state is wrong; what "
+    "tells the two apart is below three standard errors then, and above twenty in a log in order",
+    below=True,
+)
+MISPLACED = Thresholds(
+    0.01,
+    0.1,
+    "each such row begins an episode that is none and adds a false first state; V̂ is an average over first states",
+)
+COPIES = Thresholds(
+    0.02,
+    0.25,
+    "copies are no new draws: with a quarter of the rows copied, intervals are 0.87 times as wide as they should be, "
+    "and a row that repeats the one before is a step that did not happen",
+)
+LOST_DIGITS = Thresholds(
+    0.0,
+    0.5,
+    "a column that float32 has flattened tells states apart no longer; where half of them are flat, or the reward "
+    "is, nothing that is learned from them can be right",
+)
+REWARD_SHIFT = Thresholds(
+    0.1,
+    0.5,
+    "a log with two levels of reward gives a value between theirs: a tenth of what single episodes scatter can be "
+    "felt, half of it is a large error",
 )
 ATOMS = Thresholds(
     0.01,
@@ -45,8 +85,15 @@ WIDTH = Thresholds(
     0.5,
     1.6,
     "an interval half as wide, to either side, as single episodes scatter is what ten episodes of the target itself "
-    "would give, and 1.6 what one would: then try the policy once instead",
+    "would give, and 1.6 what one would: then try the policy once instead; where episodes hardly scatter, a "
+    "twentieth of the range of the rewards takes the place of their scatter",
 )
+# Returns may hardly scatter, though policies differ by much. The range of the rewards is what V̂ can differ by. |V̂| is
+# no measure, because a constant added to all rewards changes it and nothing else.
+SPAN_SHARE = 0.05
+SPAN_QUANTILES = (0.01, 0.99)  # a single outlying reward does not make the range
+# Yet nobody refuses a number that is known to a hundredth of itself: it is at most to be used with care.
+PRECISE = 0.01
 
 
 class LogFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,56 +101,43 @@ class LogFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     rows: RowCounts
     episode_longest: int  # steps
-    episodes_at_longest: int
-    episodes_at_longest_terminated: int
-    episodes_per_length_below_longest: float  # mean count of episodes at each length just below the longest
     atom_share: float  # of the rows, with an action exactly on an extreme that others share
     atom_shares: list[float]  # the same by action dimension
     reward_mean: float
     reward_std: float
     reward_low: float
     reward_high: float
+    reward_span: float  # from the 1 % to the 99 % quantile, and 0, where episodes terminate
     return_std: float  # standard deviation of single episodes' (1 − γ) Σ γᵗ r_t
+    faults: LogFaults | None = None  # None where nobody looked for them
+
+    @property
+    def value_unit(self) -> float:
+        """What differences of values are held against: the returns' scatter, or a share of the rewards' range."""
+        return max(self.return_std, SPAN_SHARE * self.reward_span, 1e-300)
 
 
 def log_facts(problem: Problem) -> LogFacts:
     """Return what the log shows without any estimate."""
     rewards = np.asarray(problem.rewards, np.float64)
-    lengths, terminated = episode_lengths(problem)
-    longest = int(lengths.max())
-    at_longest = lengths == longest
-    below = (lengths < longest) & (lengths >= (1.0 - WINDOW) * longest - 1.0)
-    lengths_below = max(1, longest - int(np.ceil((1.0 - WINDOW) * longest - 1.0)))
+    low, high = np.quantile(rewards, SPAN_QUANTILES)
+    if problem.counts.terminated:
+        low, high = min(low, 0.0), max(high, 0.0)
+    log = TimeOrdered.of_problem(problem)
     on_bound = np.stack([_on_shared_extreme(column) for column in np.asarray(problem.actions).T], axis=1)
     return LogFacts(
         rows=problem.counts,
-        episode_longest=longest,
-        episodes_at_longest=int(at_longest.sum()),
-        episodes_at_longest_terminated=int((at_longest & terminated).sum()),
-        episodes_per_length_below_longest=float(below.sum() / lengths_below),
+        episode_longest=int(log.lengths.max()),
         atom_share=float(on_bound.any(axis=1).mean()),
         atom_shares=on_bound.mean(axis=0).tolist(),
         reward_mean=float(rewards.mean()),
         reward_std=float(rewards.std()),
         reward_low=float(rewards.min()),
         reward_high=float(rewards.max()),
+        reward_span=float(high - low),
         return_std=float(_discounted_returns(problem).std()),
+        faults=log_faults(log),
     )
-
-
-def episode_lengths(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
-    """Return every episode's length in logged steps, and whether it terminated.
-
-    A cut episode's last row may be missing from the problem (its next state was not logged): it is counted.
-    """
-    episode = np.asarray(problem.episode)
-    count, c = problem.counts.episodes, problem.counts
-    lengths = np.bincount(episode, minlength=count)
-    terminated = np.zeros(count, bool)
-    terminated[episode[c.nonterminal : c.in_sample]] = True
-    has_last_row = terminated.copy()
-    has_last_row[episode[c.in_sample :]] = True
-    return lengths + ~has_last_row, terminated
 
 
 def in_time_order(problem: Problem) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -138,8 +172,9 @@ def log_checks(facts: LogFacts, gamma: float, uses_density: bool) -> list[Check]
 
     `uses_density` says whether the estimator uses the behaviour density, and so learns in-sample.
     """
-    of_all = [_time_limit(facts, gamma), _episodes(facts)]
-    return [*of_all, _dropped(facts, in_sample=uses_density), _atoms(facts, uses_density=uses_density)]
+    found = [] if facts.faults is None else _fault_checks(facts, facts.faults, gamma, uses_density)
+    found += [_episodes(facts), _dropped(facts, in_sample=uses_density)]
+    return [*found, _atoms(facts, uses_density=uses_density)]
 
 
 def value_checks(estimate: Estimate, facts: LogFacts, half_width: float | None) -> list[Check]:
@@ -149,34 +184,101 @@ def value_checks(estimate: Estimate, facts: LogFacts, half_width: float | None) 
     """
     if not np.isfinite(estimate.values).any():
         return []
-    width = [] if half_width is None else [_width(facts, half_width)]
+    width = [] if half_width is None else [_width(facts, half_width, estimate.value)]
     return [_reward_range(estimate, facts), *width]
 
 
-def _time_limit(facts: LogFacts, gamma: float) -> Check:
-    ended, longest = facts.episodes_at_longest_terminated, facts.episode_longest
-    spike = ended == facts.episodes_at_longest and ended >= max(
-        SPIKE_EPISODES,
-        SPIKE_SHARE * facts.rows.episodes,
-        SPIKE_FACTOR * facts.episodes_per_length_below_longest,
-    )
-    if not spike:
-        finding = "There is no sign that time limits were logged as terminations."
-        return TIME_LIMIT.check("time_limit", 0.0, finding, "")
-    rate = gamma * ended / facts.rows.used
-    lost = rate / (1.0 - gamma + rate)
-    return TIME_LIMIT.check(
+def _fault_checks(facts: LogFacts, faults: LogFaults, gamma: float, uses_density: bool) -> list[Check]:
+    """Return a check for every fault in writing that a log can show; where it shows none, the level is "ok"."""
+    found = {fault.name: fault for fault in faults_found(faults)}
+
+    def said(name: str, sound: str, cost: str = "") -> Fault:
+        """Return the fault as a sentence with what it costs, or what is said of a `sound` log."""
+        fault = found.get(name)
+        return Fault(name, sound, "") if fault is None else fault._replace(finding=f"{fault.finding}{cost}.")
+
+    def hidden(name: str, ends: float) -> float:
+        """Return the share of the value that lies beyond so many false ends; 0 where the fault was not found."""
+        rate = gamma * ends / max(1, facts.rows.used) if name in found else 0.0
+        return rate / (1.0 - gamma + rate)
+
+    ended = hidden("time_limit", faults.spike_ended)
+    limit = said(
         "time_limit",
-        lost,
-        f"All {ended:,} episodes of the longest length, {longest:,} steps, are marked as terminated: if they were "
-        f"only cut off there, about {percent(lost)} of the value is hidden.",
-        f"If {longest:,} steps is a time limit, mark these ends as timeouts in the log instead of terminals.",
+        "There is no sign that time limits were logged as terminations.",
+        f": if they were only cut off there, about {percent(ended)} of the value is hidden",
     )
+    unexplained = hidden("unexplained_ends", faults.ends * (faults.ends_unexplained or 0.0))
+    ends = said(
+        "unexplained_ends",
+        "States and actions tell where episodes end, or too few end to say.",
+        f": if they were interrupted there, about {percent(unexplained)} of the value is hidden",
+    )
+    order = said(
+        "row_order",
+        "Neighbouring rows belong together, or the log is too small or its states too random to tell.",
+    )
+    places = said("misplaced_rows", "No row goes on elsewhere in the log.")
+    copies = said("copied_rows", "No rows are copies of others.")
+    precision = said("lost_digits", "float32 holds how the values vary.")
+    moved = abs(faults.reward_shift) * max(faults.reward_shift_from, 1.0 - faults.reward_shift_from)
+    shift = said(
+        "reward_shift",
+        "Rewards at like states and actions stay the same throughout the log.",
+        f": that can move V̂ by {digits(moved)}",
+    )
+    return [
+        TIME_LIMIT.check("time_limit", ended, limit.finding, limit.advice),
+        INTERRUPTED.check("unexplained_ends", unexplained, ends.finding, ends.advice),
+        ROW_ORDER.check(
+            "row_order",
+            faults.order,
+            order.finding,
+            order.advice,
+            level="bad" if "row_order" in found else "ok",
+            shown=digits,
+        ),
+        MISPLACED.check(
+            "misplaced_rows", faults.misplaced / max(1, faults.rows), places.finding, places.advice
+        ),
+        COPIES.check(
+            "copied_rows",
+            min(1.0, faults.repeated_rows + faults.copied_rows),
+            copies.finding,
+            copies.advice,
+        ),
+        LOST_DIGITS.check("lost_digits", faults.coarse_share, precision.finding, precision.advice),
+        REWARD_SHIFT.check(
+            "reward_shift", moved / facts.value_unit, shift.finding, shift.advice, shown=digits
+        ),
+        _reset_states(
+            hidden("reset_states", faults.reset_cuts), found.get("reset_states"), uses_density=uses_density
+        ),
+    ]
+
+
+def _reset_states(share: float, fault: Fault | None, *, uses_density: bool) -> Check:
+    """Judge next states that belong to another episode, through which a `share` of the value passes."""
+    finding, advice = "No cut episode goes on with another episode's first state.", ""
+    if fault is not None:
+        finding, advice = (
+            f"{fault.finding}; {percent(share)} of the value is another episode's.",
+            fault.advice,
+        )
+    if uses_density:
+        # In-sample learning needs the next action, which a cut row lacks: it never reads a next state there.
+        reason = "rows at a cut are not used, so their next states cannot mislead"
+        return unjudged(reason).check("reset_states", share, finding, advice, threshold="none")
+    return RESET.check("reset_states", share, finding, advice)
 
 
 def _episodes(facts: LogFacts) -> Check:
-    count = facts.rows.episodes
+    logged = facts.rows.episodes
+    count = logged if facts.faults is None else facts.faults.distinct_episodes
     finding = f"The log holds {count:,} episode{'s' * (count != 1)}"
+    finding += f" that {'differ' if count != 1 else 'differs'} from the others, {logged:,} in all" * (
+        count < logged
+    )
     finding += ": too few for their chance differences to average out." if count < EPISODES.care else "."
     advice = f"Log more episodes, at least {EPISODES.care:.0f}; more steps in the same episodes help less."
     return EPISODES.check("episodes", count, finding, advice, shown="{:.0f}".format)
@@ -242,9 +344,11 @@ def _reward_range(estimate: Estimate, facts: LogFacts) -> Check:
     )
 
 
-def _width(facts: LogFacts, half_width: float) -> Check:
-    ratio = half_width / max(facts.return_std, 1e-300)
-    worth = (1.645 / max(ratio, 1e-30)) ** 2  # a mean of so many has a 90 % interval as wide
+def _width(facts: LogFacts, half_width: float, value: float) -> Check:
+    ratio = half_width / facts.value_unit
+    worth = (
+        1.645 * facts.return_std / max(half_width, 1e-300)
+    ) ** 2  # a mean of so many has a 90 % interval as wide
     finding = (
         f"The interval reaches {digits(half_width)} to either side: about what "
         f"{f'{worth:,.0f} episodes' if worth >= 1.5 else 'one episode or less'} of the target itself would give."
@@ -252,4 +356,7 @@ def _width(facts: LogFacts, half_width: float) -> Check:
     advice = (
         "Log more episodes near the target's actions; a few trials of the target itself would tell as much."
     )
-    return WIDTH.check("interval_width", ratio, finding, advice, shown=digits)
+    level = WIDTH.level(ratio)
+    if level == "bad" and half_width <= PRECISE * abs(value):
+        level = "care"
+    return WIDTH.check("interval_width", ratio, finding, advice, shown=digits, level=level)

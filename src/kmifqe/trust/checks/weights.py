@@ -20,6 +20,7 @@ from kmifqe.trust.checks.training import LAST
 EDGES = np.linspace(-6.0, 4.0, 41)  # of the weights' histogram, log10 of the weight
 LARGEST = 80.0  # of a weight's logarithm: sums of squares stay finite
 LOOKED_AT = 1_000  # rows: the mean of a share is then known to 2 %
+CLIP_ROWS = 20_000  # rows at which Q is asked for what the clip costs
 DRAWS = 16  # actions drawn from the kernel at each
 QUANTILES = (0.1, 0.5, 0.9)
 
@@ -27,9 +28,10 @@ ROWS = Thresholds(
     100, 30, "averages over 100 rows are off by a tenth, over 30 by a fifth, at every step", below=True
 )
 CUT_OFF = Thresholds(
-    0.3,
-    0.9,
-    "the clip takes weight from the rows most like the target: that is bias, and no interval shows it",
+    1.0,
+    5.0,
+    "the clip takes weight from the rows most like the target; that costs nothing where Q is alike at the others; "
+    "where it is not, the difference is bias, and an interval does not show it",
 )
 FLOOR = Thresholds(
     0.1, 0.5, "rows at the least weight are unlike the target: they pull V̂ towards the behaviour's value"
@@ -67,6 +69,7 @@ class WeightFacts(msgspec.Struct, frozen=True, kw_only=True):
     clipped_high: float  # share of the rows
     floor_weight_share: float  # of all weight, held by rows at the least weight
     weight_cut_off: float  # share of all raw weight that the clip takes away
+    clip_bias: float | None  # units of V̂: what the upper clip moves, beyond chance; None without a Q
     raw_mean_weight: float
     raw_mean_weight_error: float  # standard error, with whole episodes as units
     raw_effective_rows: float
@@ -92,7 +95,9 @@ def weight_facts(estimator: Estimator, estimate: Estimate, problem: Problem) -> 
     if kernel is None or n == 0 or not h:
         return None
     episode, rows = np.asarray(problem.episode)[:n], jnp.arange(n)
-    per_seed, widest = [], []
+    looked_at = np.unique(np.linspace(0, n - 1, min(n, CLIP_ROWS)).astype(int))
+    per_seed: list[dict[str, Any]] = []
+    clip_biases: list[float] = []
     for position in h:
         state = state_of_seed(estimate.final_state, position)
         if kernel.widest_bandwidth is not None:
@@ -100,6 +105,9 @@ def weight_facts(estimator: Estimator, estimate: Estimate, problem: Problem) -> 
         factors = np.asarray(kernel.log_weight_factors(state, problem, rows), np.float64)
         used = np.asarray(kernel.importance_weights(state, problem, rows), np.float64)
         per_seed.append(_of_seed(factors, np.minimum(used, math.exp(LARGEST)), kernel.clip, episode))
+        if estimator.q is not None:
+            gains = _gain_over_target(estimator.q, state, problem, looked_at)
+            clip_biases.append(_clip_bias(factors[looked_at], kernel.clip[1], gains, episode[looked_at]))
     bounds = kernel.bandwidth_bounds
     return WeightFacts(
         factors=factors.shape[1],
@@ -109,6 +117,7 @@ def weight_facts(estimator: Estimator, estimate: Estimate, problem: Problem) -> 
         widest_bandwidth=float(np.mean(widest)) if widest else None,
         clip=[limit if math.isfinite(limit) else None for limit in kernel.clip],
         weight_edges=EDGES.tolist(),
+        clip_bias=float(_value_bias(problem, np.mean(clip_biases))) if clip_biases else None,
         **{name: np.mean([one[name] for one in per_seed], axis=0).tolist() for name in per_seed[0]},
     )
 
@@ -147,6 +156,31 @@ def _of_seed(
     }
 
 
+def _gain_over_target(q: Any, state: Any, problem: Problem, rows: np.ndarray) -> np.ndarray:
+    """Return Q(s', a') − Q(s', π̃(s')) of the logged next actions at some rows."""
+    next_states = jnp.asarray(problem.next_states[rows])
+    logged, target = (jnp.asarray(each[rows]) for each in (problem.next_actions, problem.target_actions))
+    here, there = (np.asarray(q(state, problem, next_states, actions)) for actions in (logged, target))
+    return np.asarray(here - there, np.float64)
+
+
+def _clip_bias(log_factors: np.ndarray, clip: float, gains: np.ndarray, episode: np.ndarray) -> float:
+    """Return how far the upper clip moves the weighted mean of `gains`, less two standard errors of the move."""
+    raw, held = log_factors.sum(axis=1), np.minimum(log_factors, math.log(clip)).sum(axis=1)
+    shares = [np.exp(each - each.max()) for each in (held, raw)]
+    held, raw = (share / share.sum() for share in shares)
+    means = float(held @ gains), float(raw @ gains)
+    influence = held * (gains - means[0]) - raw * (gains - means[1])
+    error = float(np.sqrt(np.sum(np.bincount(episode, weights=influence) ** 2)))
+    moved = means[0] - means[1]
+    return math.copysign(max(0.0, abs(moved) - 2.0 * error), moved)
+
+
+def _value_bias(problem: Problem, per_step: Any) -> Any:
+    """Return the bias of V̂ where every bootstrap value is off by `per_step`."""
+    return value_bias(per_step, float(problem.gamma), problem.counts.terminated / problem.counts.in_sample)
+
+
 def kernel_facts(estimator: Estimator, estimate: Estimate, problem: Problem) -> KernelFacts | None:
     """Return the kernel's shape and bias; None without a kernel, a final state, a finite h or a nonterminal row.
 
@@ -169,7 +203,7 @@ def kernel_facts(estimator: Estimator, estimate: Estimate, problem: Problem) -> 
     H, A, h = H[usable], A[usable], np.array(list(bandwidths.values()))[usable]
     inverse = np.linalg.inv(A)
     per_step = 0.5 * h**2 * np.einsum("snij,snji->sn", inverse, H).mean(axis=1)
-    bias = value_bias(per_step, float(problem.gamma), problem.counts.terminated / problem.counts.in_sample)
+    bias = _value_bias(problem, per_step)
     return KernelFacts(
         metric_condition_quantiles=np.quantile(np.linalg.cond(A), QUANTILES).tolist(),
         kernel_outside=_outside_share(problem, np.asarray(targets, np.float64), inverse, h),
@@ -202,7 +236,7 @@ def weight_checks(
     if weights is not None:
         outside = 0.0 if kernel is None else kernel.kernel_outside
         found += [_rows(weights), _mean_weight(weights, 1.0 - outside)]
-        found += [_cut_off(weights), _floor(weights), *_flat_weights(estimate, weights)]
+        found += [_cut_off(weights, half_width), _floor(weights), *_flat_weights(estimate, weights)]
     if kernel is not None:
         found += [_outside(kernel), _metric(kernel)]
         if half_width is not None:
@@ -258,12 +292,20 @@ def _mean_weight(facts: WeightFacts, expected: float) -> Check:
     )
 
 
-def _cut_off(facts: WeightFacts) -> Check:
+def _cut_off(facts: WeightFacts, half_width: float | None) -> Check:
+    """Judge the upper clip by what it costs: how far it moves V̂."""
     largest = "infinity" if facts.clip[1] is None else digits(facts.clip[1])
     rows, cut_off = percent(facts.clipped_high), percent(facts.weight_cut_off)
-    finding = f"The clip at {largest} holds {rows} of the rows down and takes {cut_off} of all weight."
+    finding = f"The clip at {largest} holds {rows} of the rows down and takes {cut_off} of all weight"
     advice = "Raise the upper clip, or log more rows near the target's actions, which makes weights smaller."
-    return CUT_OFF.check("clipped_high", facts.weight_cut_off, finding, advice)
+    if facts.clip_bias is None or half_width is None:
+        thresholds = unjudged("without a Q or an interval nobody knows what the clip costs")
+        return thresholds.check("clipped_high", 0.0, f"{finding}.", advice, threshold="none")
+    ratio = abs(facts.clip_bias) / max(half_width, 1e-30)
+    finding += (
+        f", which moves V̂ by about {facts.clip_bias:+.2g}, {digits(ratio)} times the interval's half-width."
+    )
+    return CUT_OFF.check("clipped_high", ratio, finding, advice, shown=digits)
 
 
 def _floor(facts: WeightFacts) -> Check:
