@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.study_records import record
-from experiments.test_study_tables import GOOD
-from kmifqe.experiments import study
+from experiments.test_study import GOOD, record
+from kmifqe.experiments import faults, study
 from kmifqe.experiments.records import write_record
 
 SMOKE = study.preset_named("smoke")
@@ -139,3 +138,27 @@ def test_the_verdicts_are_written_once_every_shard_has_run(kmifqe_command, tmp_p
     assert sum(line["estimates"] for line in lines) == told["problems"]
     assert sum(line["estimates"] for line in told["tables"]["report"]["any"]["confusion"]) > 0
     assert "trustworthy" in second.out
+
+
+def test_the_study_of_faults_counts_and_does_not_run_twice(kmifqe_command, tmp_path, monkeypatch):
+    preset = faults.FaultsPreset(
+        "smoke", ((31, 1),), ("none", "rows shuffled inside episodes"), seeds=3, steps=40
+    )
+    monkeypatch.setitem(faults.PRESETS, "smoke", preset)
+    where = ("--preset", "smoke", "--out", tmp_path, "--records", tmp_path / "records")
+    done = kmifqe_command("study", "faults", *where)
+    assert done.code == 0, done.err
+    told = json.loads((tmp_path / "faults.json").read_text(encoding="utf-8"))
+    assert [line["fault"] for line in told["lines"]] == [
+        "none",
+        "rows shuffled inside episodes",
+        "all faults",
+    ]
+    assert [line["estimates"] for line in told["lines"]] == [2, 2, 2]
+    faulty = [each for each in told["estimates"] if each["fault"] != "none"]
+    assert all(each["named"] for each in faulty)
+    assert "rows shuffled inside episodes" in " ".join(done.out.split())
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "records").iterdir()}
+    assert kmifqe_command("study", "faults", *where).code == 0
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "records").iterdir()} == before
+    assert kmifqe_command("study", "faults", "--preset", "huge").code == 2

@@ -1,4 +1,4 @@
-"""Five faults planted in small problems, from a fit to the verdict: each is caught and named first or nearly so.
+"""Faults planted in small problems, from a fit to the verdict: each is caught and named first or nearly so.
 
 No threshold was set on these problems. The same faults over more worlds, sizes and dimensions, without a fit, are in
 checks/test_log.py and checks/test_overlap.py.
@@ -9,7 +9,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kmifqe.experiments.planted import Shifted, clipped_log, ended_log, log_of, problem_of, world_of
+from kmifqe.experiments.planted import (
+    Shifted,
+    clipped_log,
+    ended_log,
+    log_of,
+    problem_of,
+    reset_log,
+    reward_shift_log,
+    shuffled_log,
+    world_of,
+)
 from kmifqe.trust.verdict import judge_run
 from trust.fitted import FEW, fqe_estimator, judged, kernel_estimator
 
@@ -99,3 +109,27 @@ def test_a_log_whose_timeouts_are_marked_as_terminals(setting):
         "150 episodes of the longest length, 20 steps, are marked as terminated"
         in judgement.verdict.reasons[0]
     )
+
+
+@pytest.mark.parametrize(
+    "plant, name, word",
+    [
+        (shuffled_log, "row_order", "do not use"),
+        (reset_log, "reset_states", "do not use"),
+        (reward_shift_log, "reward_shift", "use with care"),
+    ],
+)
+def test_a_log_that_was_written_wrongly(setting, plant, name, word):
+    world, log = setting
+    judgement = judged(fqe_estimator(), problem_of(world, plant(log)), steps=FEW)
+    (found,) = [check for check in judgement.checks if check.name == name]
+    assert found.level == {"do not use": "bad", "use with care": "care"}[word]
+    assert judgement.verdict.word in (word, "do not use")
+
+
+def test_half_of_the_timeouts_marked_as_terminals(setting):
+    """Honest labels on the other half do not clear them."""
+    world, log = setting
+    judgement = judged(fqe_estimator(), problem_of(world, ended_log(log, share=0.5)), steps=FEW)
+    assert judgement.verdict.word == "do not use"
+    assert "time_limit" in names(judgement, "bad")

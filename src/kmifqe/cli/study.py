@@ -165,26 +165,31 @@ def verdicts(
     Console().print(_power_table(found, shown))
 
 
-def _study(
-    preset: str, records: Path, only: str | None, half: str | None, policies: Path | None, console: Console
-) -> Study:
-    """Return what was asked for, after saying which problems cannot be run here and why."""
-    from kmifqe.experiments.study import Selection, Study, preset_named
+@app.command("faults")
+def faults(
+    preset: Annotated[str, typer.Option(help="smoke (a minute) or full (some minutes).")] = "full",
+    out: Annotated[Path, typer.Option(help="Directory for faults.json.")] = OUT,
+    records: Records = RECORDS,
+) -> None:
+    """Plant faults in logs of known value, and count how many wrong answers are trusted with and without new checks.
 
-    found = Study(preset_named(preset), records, policies, Selection.of(only, half))
-    left_out = list(found.left_out().values())
-    for reason in dict.fromkeys(left_out):
-        count = left_out.count(reason)
-        console.print(
-            f"{count} problem{'s are' if count > 1 else ' is'} left out: "
-            f"{'they need' if count > 1 else 'it needs'} {escape(reason)}",
-            highlight=False,
-            soft_wrap=True,
-        )
-    return found
+    Example: kmifqe study faults --preset smoke --out /tmp/study --records /tmp/study/records
+    """
+    from kmifqe.cli.session import keep_compiled_programs
+    from kmifqe.experiments import faults as study
+
+    console = Console(stderr=True)
+    chosen = study.preset_named(preset)
+    keep_compiled_programs()
+    there = study.run_missing(
+        chosen, records, lambda line: console.print(escape(line), highlight=False, soft_wrap=True)
+    )
+    found = study.summary(study.judge(there), preset, sys.argv[1:])
+    _write(found, out / "faults.json", console)
+    Console().print(_faults_table(found.lines))
 
 
-def _judged(study: Study, shard: str | None, console: Console) -> list[Judged] | None:
+def _judged(preset: str, shard: str | None, records: Path, console: Console) -> list[Judged] | None:
     """Run what of the shard is missing; return every estimate, judged, or None while some problems are missing."""
     from kmifqe.cli.session import keep_compiled_programs
     from kmifqe.experiments.study import run_missing, shard_of
@@ -241,36 +246,13 @@ def _confusion_table(found: Verdicts, half: Half) -> Table:
     return table
 
 
-def _power_table(found: Verdicts, half: Half) -> Table:
-    """Return a line per estimator and kind of problem: how many small errors are trusted."""
-    headings = ("", "small |error|", "trusted", "(95 % sure)", "all trusted", "in 95 %")
-    table = _table(f"Small errors that are called trustworthy, {HALF_TITLES[half]}", "problems", headings)
-    for name, tables in found.tables[half].items():
-        for line in tables["power"]:
-            trusted = line["trusted"]
-            table.add_row(
-                name,
-                line["group"],
-                str(line["estimates"]),
-                str(line["small"]),
-                _share(line["power"]),
-                f"{line['power_low']:.0%} – {line['power_high']:.0%}",
-                str(trusted),
-                _share(line["trusted_inside"] / trusted if trusted else None),
-            )
-        table.add_section()
-    return table
-
-
-def _table(title: str, name: str, headings: tuple[str, ...]) -> Table:
-    """Return an empty table: the estimator and what `name` says, then a right-justified column per heading."""
-    table = Table(title=title, title_justify="left")
-    for heading in ("estimator", name):
-        table.add_column(heading, no_wrap=True)
-    for heading in headings:
+def _faults_table(lines: list[dict[str, Any]]) -> Table:
+    table = Table(title="Answers to faulty logs", title_justify="left")
+    table.add_column("fault")
+    for heading in ("answers", "wrong", "trusted before", "trusted", "named", "worst error"):
         table.add_column(heading, justify="right")
+    for line in lines:
+        counts = ("estimates", "wrong", "trusted_before", "trusted", "named")
+        worst = "–" if line["worst_error"] is None else f"{line['worst_error']:.0%}"
+        table.add_row(line["fault"], *(str(line[count]) for count in counts), worst)
     return table
-
-
-def _share(share: float | None) -> str:
-    return "–" if share is None else f"{share:.0%}"

@@ -34,32 +34,23 @@ RIDGE = 1e-6  # of a feature's mean square
 # A time limit shows as a spike of terminations at one length; natural ends spread over the lengths beside it.
 SPIKE_EPISODES = 3
 SPIKE_FACTOR = 5.0  # times as many ends as at a length beside it
-SPIKE_CHANCE = (
-    1e-3  # that so many of the nearby ends fall on the longest length; a hundredth of that on another
-)
+SPIKE_CHANCE = 1e-3  # that so many nearby ends fall on the longest length; a hundredth of it for another
 WINDOW, LEAST_WINDOW = 0.1, 5  # of a length, and steps: how far from it other ends are counted for comparison
-EXPLAINED = (
-    0.9  # of the pairs of an end and an ordinary row, told apart: then the system's own state ends episodes
-)
+EXPLAINED = 0.9  # of the pairs of an end and another row, told apart: then the system's state ends episodes
 
 ENDS = 20  # terminations: whether fewer are alike cannot be told
-UNEXPLAINED = (
-    0.6  # of them: a rule that knows all but this share may be one that the regression cannot write down
-)
+UNEXPLAINED = 0.6  # of them: a rule that explains the others may be one that a regression cannot write down
+UNEXPLAINED_UNSEEN = 0.8  # of them, where the state that ended an episode was not logged, only the one before
 MISPLACED = 0.01  # of the rows
 RESET_SHARE = 0.1  # of the cuts
 ORDER_PAIRS = 300  # rows with a predecessor: enough to see a memory that is worth the name
 ORDER_ERRORS = 3.5  # standard errors: shuffled rows exceed it once in two thousand logs
-MEMORY_ERRORS = (
-    4.5  # standard errors: the largest of some dozens exceeds it once in thousands of logs by chance
-)
+MEMORY_ERRORS = 4.5  # standard errors: the largest of dozens exceeds it in one of thousands of logs by chance
 WAVES = 16  # of random directions and phases: what states have in common need not be a mean or a spread
 LAGS = (3, 2)  # a row this far back is compared with the row before; the longer one where episodes allow
 
 COPY_WINDOW = 5  # rows: so many in a row are not equal to others by chance, even where sensors are coarse
-SAME_RUN = (
-    0.7  # of the runs of equal rows: a writer's fault gives all of them one length, a plant at rest does not
-)
+SAME_RUN = 0.7  # of the runs of equal rows: a writer's fault makes them alike, a plant at rest does not
 COPIED = 0.01  # of the rows
 COARSE = 0.01  # of the states equal to another: a next state may then be found elsewhere by chance
 
@@ -69,9 +60,7 @@ SHIFT_REST, SHIFT_SPREAD = 2.0, 0.05  # of what the regression leaves, or of the
 SHIFT_OVERLAP = 0.1  # of a cut's variance that states and actions must leave unexplained
 LOST_DIGITS = 0.1  # a float32's step over a column's standard deviation
 SHOWN = 8  # columns named in a sentence
-LARGE_CONSTANT = (
-    1e6  # a column that never leaves so large a value may have moved by less than float32 can hold
-)
+LARGE_CONSTANT = 1e6  # a column that never leaves it may have moved by less than float32 can hold
 
 
 @dataclass(frozen=True)
@@ -183,6 +172,9 @@ class LogFaults(msgspec.Struct, frozen=True, kw_only=True):
     spike_ended: int  # of these, marked as terminated
     ends: int  # terminations, those of the spike left out
     ends_unexplained: float | None  # share of `ends` that neither states nor actions explain
+    end_states_logged: (
+        bool  # whether the states that these ends led to were logged, and are no other episode's
+    )
     rows: int
     cuts: int  # episodes that were cut, with a next state
     reset_cuts: int  # of these, with the next episode's first state as the next state
@@ -323,7 +315,8 @@ def _shifted(faults: LogFaults) -> Fault | None:
 
 
 def _unexplained(faults: LogFaults) -> Fault | None:
-    if faults.ends_unexplained is None or faults.ends_unexplained < UNEXPLAINED:
+    least = UNEXPLAINED if faults.end_states_logged else UNEXPLAINED_UNSEEN
+    if faults.ends_unexplained is None or faults.ends_unexplained < least:
         return None
     return Fault(
         "unexplained_ends",
@@ -347,6 +340,7 @@ def _ends(log: TimeOrdered) -> dict[str, Any]:
         "spike_ended": len(last) - len(others),
         "ends": len(others),
         "ends_unexplained": None if told_apart is None else 2.0 * (1.0 - told_apart),
+        "end_states_logged": _end_states_logged(log, others),
     }
 
 
@@ -389,8 +383,7 @@ def _told_apart(log: TimeOrdered, ends: np.ndarray) -> float | None:
     kinds: list[Callable[[np.ndarray], np.ndarray]] = [
         lambda at: np.concatenate([log.states(at), log.actions(at)], axis=1)
     ]
-    following = log.states(np.minimum(ends + 1, len(log) - 1))
-    if log.has_next_state[ends].all() and (log.next_states(ends) != following).any(axis=1).mean() > 0.5:
+    if _end_states_logged(log, ends):
         kinds.append(log.next_states)
         ordinary = ordinary[log.has_next_state[ordinary]]
     is_end = np.concatenate([np.zeros(len(ordinary), bool), np.ones(len(ends), bool)])
@@ -412,6 +405,13 @@ def _told_apart(log: TimeOrdered, ends: np.ndarray) -> float | None:
                 fitted[half] = rankdata(fitted[half]) / max(1, half.sum())
         best = max([best, *(_ordered_pairs(score, is_end) for score in (*scores, fitted))])
     return best
+
+
+def _end_states_logged(log: TimeOrdered, ends: np.ndarray) -> bool:
+    """Return whether the states that these rows led to were logged, and most are not the next episode's first."""
+    following = log.states(np.minimum(ends + 1, len(log) - 1))
+    differ = (log.next_states(ends) != following).any(axis=1)
+    return bool(log.has_next_state[ends].all() and 2 * np.count_nonzero(differ) > len(ends))
 
 
 def _ordered_pairs(score: np.ndarray, is_end: np.ndarray) -> float:
