@@ -247,10 +247,10 @@ def _confusion_table(found: Verdicts, half: Half) -> Table:
 
 
 def _faults_table(lines: list[dict[str, Any]]) -> Table:
-    table = Table(title="Answers to faulty logs", title_justify="left")
-    table.add_column("fault")
-    for heading in ("answers", "wrong", "trusted before", "trusted", "named", "worst error"):
-        table.add_column(heading, justify="right")
+    table = Table(title="Answers to faulty logs, and how many wrong ones are trusted", title_justify="left")
+    table.add_column("fault", min_width=20)
+    for heading in ("answers", "wrong", "before", "after", "named", "worst"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for line in lines:
         counts = ("estimates", "wrong", "trusted_before", "trusted", "named")
         worst = "–" if line["worst_error"] is None else f"{line['worst_error']:.0%}"
