@@ -174,6 +174,8 @@ def shapes_of_problem(rows: int, states: int, actions: int) -> Problem:
         state_mean=array(q),
         state_std=array(q),
         gamma=array(),
+        value_center=array(),
+        value_scale=array(),
         counts=RowCounts(n, n, n, 0, 0, m, m),
     )
 

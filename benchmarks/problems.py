@@ -45,6 +45,8 @@ def _made(n: int, q: int, d: int) -> Problem:
         state_mean=jnp.zeros(q),
         state_std=jnp.ones(q),
         gamma=jnp.float32(0.99),
+        value_center=jnp.float32(0.0),
+        value_scale=jnp.float32(1.0),
         counts=RowCounts(
             logged=n,
             used=n,

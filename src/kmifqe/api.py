@@ -20,7 +20,8 @@ from kmifqe.errors import InputError, shown
 from kmifqe.estimators import Estimate, Estimator, Progress, fit, make_estimator
 from kmifqe.estimators.fit import Checkpoints, Plan, make_plan
 from kmifqe.estimators.forecast import placed, with_fallback
-from kmifqe.estimators.registry import check_settings, find_entry
+from kmifqe.estimators.registry import DEFAULT, check_settings, find_entry
+from kmifqe.estimators.sizing import TYPICAL, ProblemSize, size_of
 from kmifqe.io.files import disk_sentence
 from kmifqe.io.format import size
 from kmifqe.io.logs import load_dataset
@@ -70,7 +71,7 @@ def evaluate(
     behavior: Behavior | Logged | str | None = None,
     gamma: float = 0.99,
     estimators: Sequence[str | Estimator] = ("kmifqe",),
-    preset: str = "fast",
+    preset: str = DEFAULT,
     settings: Sequence[str] = (),
     steps: int | None = None,
     seeds: int | Sequence[int] = SEEDS,
@@ -96,7 +97,8 @@ def evaluate(
             file, `module:function`, or an object with `log_prob`. None where no estimator needs one.
         gamma: the discount, 0 <= gamma < 1.
         estimators: names of the registry (`kmifqe.estimators.entries()`), or estimators that were made by hand.
-        preset: the settings that named estimators start from; see `kmifqe evaluate --help`.
+        preset: the settings that named estimators start from: by default sizes that follow from the log and γ; see
+            `kmifqe evaluate --help` for the others.
         settings: changes to them, such as "clip=0.001,10" or "fqe.hidden=128".
         steps: training steps of every estimator; by default the preset's.
         seeds: how many networks are trained side by side, or the seeds themselves.
@@ -116,7 +118,8 @@ def evaluate(
     options = _options(locals())
     watch = default_watch() if watch is None else watch
     check_level(level)
-    made = _make_estimators(estimators, preset, settings, steps, behavior)
+    make = partial(_make_estimators, estimators, preset, settings, steps, behavior)
+    made = make(TYPICAL)  # refuses wrong names and settings before anything is read
     with ExitStack() as stack:
         run: RunDirectory | None = None
         if out is not None:
@@ -142,6 +145,7 @@ def evaluate(
             watch.note(note)
         density, fit_report = _density(behavior, made, log, target, policy_normalization, run, watch)
         problem = Problem.build(log, target, density, gamma)
+        made = make(size_of(problem))
         question = Question.about(
             problem,
             data=log.name if isinstance(data, Transitions) else str(data),
@@ -317,14 +321,18 @@ def _make_estimators(
     settings: Sequence[str],
     steps: int | None,
     behavior: object,
+    size: ProblemSize,
 ) -> list[Estimator]:
-    """Return the estimators that were asked for by name or by hand, or refuse a name or setting that is wrong."""
+    """Return the estimators that were asked for by name or by hand, or refuse a name or setting that is wrong.
+
+    The preset "default" gives them sizes that suit a problem of `size`.
+    """
     names = [each if isinstance(each, str) else each.name for each in asked]
     if not names or len(set(names)) < len(names):
         raise InputError(f"estimators are {', '.join(names) or 'none'}; expected at least one, each once")
     check_settings([each for each in asked if isinstance(each, str)], settings)
     settings = [*_density_settings(behavior), *settings]
-    return [make_estimator(e, preset, settings, steps) if isinstance(e, str) else e for e in asked]
+    return [make_estimator(e, preset, settings, steps, size) if isinstance(e, str) else e for e in asked]
 
 
 def _density_settings(behavior: object) -> list[str]:

@@ -136,14 +136,6 @@ def chain_problem(*, terminated: bool, gamma: float = 0.8) -> Problem:
     return Problem.build(log, centre, UniformDensity(), gamma)
 
 
-def chain_problem_for_any_row(*, terminated: bool) -> Problem:
-    """Return the chain's problem for estimators that use every row.
-
-    They do not look at the counts, which are part of the compiled program: with the same ones, it is compiled once.
-    """
-    return replace(chain_problem(terminated=terminated), counts=chain_problem(terminated=False).counts)
-
-
 def chain_value(*, terminated: bool, gamma: float = 0.8) -> float:
     """V: 1 where the cut is no end; else state 1 ends half of the time and is worth (1−γ)/(1−γ/2)."""
     return (1 - gamma) + gamma * (1 - gamma) / (1 - gamma / 2) if terminated else 1.0
@@ -162,11 +154,14 @@ _QUICK_KMIFQE = {
     "target_period": 50,  # 40 copies: at γ = 0.8 what is left of the start is 0.8⁴⁰ ≈ 1e-4
     "clip": UNCLIPPED,
 }
+_QUICK_FQE = {"hidden": 32, "batch": 64, "learning_rate": 3e-3, "tau": 0.02}
 QUICK: dict[str, dict[str, Any]] = {
-    "kmifqe": _QUICK_KMIFQE,
+    "kmifqe": _QUICK_KMIFQE | {"tau": 0.05, "clip": (1e-3, 10.0)},
+    "kmifqe-paper": _QUICK_KMIFQE,
     "kmifqe-best": _QUICK_KMIFQE | {"bias_step": 5, "average_step": 5},  # early, for runs of a few steps
     "kmifqe-identity": _QUICK_KMIFQE,
-    "fqe": {"hidden": 32, "batch": 64, "learning_rate": 3e-3, "tau": 0.02},
+    "fqe": _QUICK_FQE,
+    "fqe-paper": _QUICK_FQE,
     "sr-dice": {
         "hidden": 32,
         "features": 32,
@@ -199,7 +194,7 @@ def forget_target_density(problem: Problem) -> Problem:
 
 
 def chain_kmifqe() -> Estimator:
-    return quick("kmifqe", clip=PAPER_CLIP, bandwidth=0.1)
+    return quick("kmifqe-paper", clip=PAPER_CLIP, bandwidth=0.1)
 
 
 def first_state(estimator: Estimator, problem: Problem) -> KMIFQEState:

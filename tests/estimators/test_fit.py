@@ -85,7 +85,7 @@ def test_the_last_step_is_recorded_too() -> None:
 
 def test_the_target_is_copied_after_every_period_and_not_before() -> None:
     problem, _, _ = lqr_problem()
-    estimator = quick("kmifqe")
+    estimator = quick("kmifqe-paper")
     assert estimator.refresh.every == 50
     runs = (fit(estimator, problem, seeds=SEEDS, steps=n, record_every=10) for n in (40, 50, 60))
     before, copied, after = (np.asarray(result.final_state.table.bootstrap_value) for result in runs)
@@ -132,7 +132,16 @@ class Memory:
 KEEPS_ITS_BIAS = {"bias": "held", "bias_step": 50, "half_fqe_at": 0.05, "average_step": 75}
 
 
-@pytest.mark.parametrize(("name", "settings"), [("kmifqe", {}), ("kmifqe", KEEPS_ITS_BIAS), ("fqe", {})])
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("kmifqe", {}),
+        ("kmifqe-paper", {}),
+        ("kmifqe-paper", KEEPS_ITS_BIAS),
+        ("fqe", {}),
+        ("fqe-paper", {}),
+    ],
+)
 def test_a_fit_goes_on_from_any_snapshot_with_the_same_bits(name: str, settings: dict[str, Any]) -> None:
     problem, _, _ = lqr_problem()
     memory = Memory()
@@ -161,8 +170,8 @@ def test_a_setting_that_would_never_begin_is_refused_by_fit() -> None:
     problem, _, _ = lqr_problem()
     for setting in ({"bias": "held", "bias_step": 50}, {"average_step": 50}):
         with pytest.raises(InputError, match="_step is 50; expected less than the 50 steps of the fit"):
-            fit(quick("kmifqe", **setting), problem, steps=50)
+            fit(quick("kmifqe-paper", **setting), problem, steps=50)
     # The bias is held from a copy of the target network on: one must come before the end.
-    late = quick("kmifqe", bias="held", bias_step=45, target_period=50)
+    late = quick("kmifqe-paper", bias="held", bias_step=45, target_period=50)
     with pytest.raises(InputError, match="the next copy of the target network is at step 50"):
         fit(late, problem, steps=50)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from estimators.small import (
+    PAPER_CLIP,
     RECORD_EVERY,
     SEEDS,
     chain_kmifqe,
@@ -38,26 +39,28 @@ from kmifqe.worlds.lqr import LinearGaussian, LinearPolicy, random_lqr
 @cache
 def learned_bandwidth_run(gamma: float, dummies: int = 0) -> Estimate:
     problem, _, _ = lqr_problem(gamma, dummies)
-    return run(quick("kmifqe"), problem)
+    return run(quick("kmifqe-paper"), problem)
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.8])
 def test_recovers_the_value_of_the_linear_quadratic_world(gamma: float) -> None:
-    _, _, truth = lqr_problem(gamma)
-    result = learned_bandwidth_run(gamma)
-    # 0.04 is a tenth of what separates the target from the log's mean reward.
-    assert abs(result.value - truth) < 0.04
-    assert result.spread < 0.04
+    problem, _, truth = lqr_problem(gamma)
+    for result in (learned_bandwidth_run(gamma), run(quick("kmifqe"), problem)):
+        # 0.04 is a tenth of what separates the target from the log's mean reward.
+        assert abs(result.value - truth) < 0.04
+        assert result.spread < 0.04
 
 
-@pytest.mark.parametrize("name, other", [("kmifqe-identity", "kmifqe"), ("kmifqe", "kmifqe-identity")])
+@pytest.mark.parametrize(
+    "name, other", [("kmifqe-identity", "kmifqe-paper"), ("kmifqe-paper", "kmifqe-identity")]
+)
 def test_a_fixed_bandwidth_lands_on_the_relaxed_fixed_point_not_on_the_value(name: str, other: str) -> None:
     h = 0.6
     problem, world, truth = lqr_problem(dummies=1)
     H = world.q_function.action_hessian
-    A = {"kmifqe-identity": np.eye(2), "kmifqe": np.asarray(optimal_metric(jnp.asarray(H)), np.float64)}
+    A = {"kmifqe-identity": np.eye(2), "kmifqe-paper": np.asarray(optimal_metric(jnp.asarray(H)), np.float64)}
     shift = {name: world.relaxation_shift(h, A[name]) for name in A}
-    assert shift["kmifqe-identity"] < 3 * shift["kmifqe"] < 0, (
+    assert shift["kmifqe-identity"] < 3 * shift["kmifqe-paper"] < 0, (
         "with a dummy, the metric takes most of the bias"
     )
     result = run(quick(name, bandwidth=h), problem)
@@ -79,10 +82,12 @@ def test_rows_of_fqe_take_off_their_share_of_the_kernels_bias() -> None:
     assert result.value - truth == pytest.approx((1 - share) * shift, abs=0.05)
 
 
+@pytest.mark.parametrize("name", ["kmifqe-paper", "kmifqe"])
 @pytest.mark.parametrize("terminated", [True, False])
-def test_only_the_flag_of_the_last_row_tells_an_end_from_a_cut(terminated: bool) -> None:
+def test_only_the_flag_of_the_last_row_tells_an_end_from_a_cut(name: str, terminated: bool) -> None:
     # At the paper's clip the mean weight is far from 1: terminal rows of weight 1 would be drawn too often.
-    result = run(chain_kmifqe(), chain_problem(terminated=terminated))
+    estimator = quick(name, clip=PAPER_CLIP, bandwidth=0.1)
+    result = run(estimator, chain_problem(terminated=terminated))
     assert (result.infos["mean_weight"] < 0.5).all()
     assert result.value == pytest.approx(chain_value(terminated=terminated), abs=0.05)
 
@@ -92,7 +97,7 @@ def test_without_the_density_at_the_target_the_bandwidth_is_nearly_the_same() ->
     problem, _, truth = lqr_problem(dummies=1)
     known, logged = (
         learned_bandwidth_run(0.8, dummies=1),
-        run(quick("kmifqe"), forget_target_density(problem)),
+        run(quick("kmifqe-paper"), forget_target_density(problem)),
     )
     h_known, h_logged = (
         result.infos["h"][len(result.infos["h"]) // 2 :].mean() for result in (known, logged)
@@ -106,7 +111,7 @@ def test_few_rows_without_the_density_at_the_target_give_that_bandwidth_too() ->
     world = random_lqr(1, 2, 1, gamma=0.8)
     log = world.collect(0, 40, 25)
     known = Problem.build(log, world.policy, world.behavior, 0.8)
-    estimator = quick("kmifqe", decay_steps=0)
+    estimator = quick("kmifqe-paper", decay_steps=0)
     h_known, h_logged = (
         fit(estimator, problem, seeds=2, steps=600, record_every=300).infos["h"][1].mean()
         for problem in (known, forget_target_density(known))
@@ -118,7 +123,7 @@ def test_few_rows_without_the_density_at_the_target_give_that_bandwidth_too() ->
 def test_the_density_floor_is_one_of_the_log_s_own_units_of_action(half_range: float) -> None:
     problem, _, _ = lqr_problem(dummies=1)
     problem = replace(problem, action_low=jnp.full(2, -half_range), action_high=jnp.full(2, half_range))
-    estimator = quick("kmifqe", density_floor=1e-5)
+    estimator = quick("kmifqe-paper", density_floor=1e-5)
     init = jax.jit(lambda problem: estimator.init(jax.random.key(0), problem).log_v)
     assert problem.log_mu_target is not None
     below, at_twice = (
@@ -164,7 +169,7 @@ def test_the_widest_bandwidth_has_the_least_variance_of_the_weights(
 
 def test_a_behaviour_that_reaches_everywhere_bounds_no_bandwidth() -> None:
     # Uniform over the box: the variance is finite at every h.
-    state = first_state(quick("kmifqe"), chain_problem(terminated=False))
+    state = first_state(quick("kmifqe-paper"), chain_problem(terminated=False))
     assert state.table.bandwidths is not None
     assert float(state.table.bandwidths.widest) > 1.0
 
@@ -182,9 +187,28 @@ def test_nothing_lies_beyond_a_terminal_row() -> None:
             assert (np.asarray(column)[~terminal] != 0.0).all()
 
 
+def test_a_bootstrap_beyond_a_terminal_row_is_a_value_of_zero_in_any_units() -> None:
+    problem = chain_problem(terminated=True)
+    state = first_state(quick("kmifqe"), problem)
+    assert float(state.units.center) > 0.1
+    assert float(state.units.value(state.units.end)) == pytest.approx(0.0, abs=1e-6)
+
+
+def test_a_soft_target_leaves_no_bootstrap_values_in_the_table() -> None:
+    problem, _, _ = lqr_problem()
+    estimator = quick("kmifqe")
+    state = first_state(estimator, problem)
+    assert state.table.bootstrap_value is None
+    assert state.table.target_value is None
+    assert state.table.bias is None
+    ten = jax.tree.map(lambda leaf: leaf[0], run(estimator, problem, steps=10, record_every=10).final_state)
+    assert (ten.target.w1 != state.target.w1).any(), "it moves before the first period is over"
+    assert (ten.target.w1 != ten.params.w1).any()
+
+
 def test_rows_without_a_next_action_are_left_out() -> None:
     problem, _, _ = lqr_problem()
-    state = first_state(quick("kmifqe"), problem)
+    state = first_state(quick("kmifqe-paper"), problem)
     assert problem.counts.without_next_action == problem.counts.episodes
     assert (
         len(state.table.bootstrap_value) == problem.counts.in_sample == len(problem) - problem.counts.episodes
@@ -196,7 +220,7 @@ def test_rows_without_a_next_action_are_left_out() -> None:
 
 def test_the_envelope_changes_no_estimate() -> None:
     problem, _, _ = lqr_problem()
-    proposed, anew = learned_bandwidth_run(0.8), run(quick("kmifqe", envelope_period=0), problem)
+    proposed, anew = learned_bandwidth_run(0.8), run(quick("kmifqe-paper", envelope_period=0), problem)
     standard_error = np.hypot(proposed.standard_error, anew.standard_error)
     assert abs(proposed.value - anew.value) < 4 * standard_error
     h_proposed, h_anew = (
@@ -209,7 +233,7 @@ def test_the_envelope_changes_no_estimate() -> None:
 
 def test_the_envelope_is_rebuilt_for_a_seed_whose_h_has_drifted_and_for_no_other() -> None:
     problem, _, _ = lqr_problem()
-    estimator = quick("kmifqe")
+    estimator = quick("kmifqe-paper")
     assert estimator.refresh is not None
     keys = jnp.stack([jax.random.key(seed) for seed in range(SEEDS)])
     before = _init(estimator, keys, problem)
@@ -233,7 +257,7 @@ def test_the_envelope_is_rebuilt_for_a_seed_whose_h_has_drifted_and_for_no_other
 
 def test_metric_and_bandwidth_are_new_only_when_their_periods_end() -> None:
     problem = lqr_problem(dummies=1)[0].head(500)
-    estimator = quick("kmifqe", metric_period=3, bandwidth_period=RECORD_EVERY)
+    estimator = quick("kmifqe-paper", metric_period=3, bandwidth_period=RECORD_EVERY)
     keys = jnp.stack([jax.random.key(seed) for seed in range(SEEDS)])
     first = jax.tree.map(np.asarray, _init(estimator, keys, problem))
     once = run(estimator, problem, steps=RECORD_EVERY).final_state
@@ -253,7 +277,7 @@ def test_metric_and_bandwidth_are_new_only_when_their_periods_end() -> None:
 
 def test_between_two_metrics_the_bandwidth_is_that_of_the_last_copys_values() -> None:
     problem = lqr_problem(dummies=1)[0].head(500)
-    kept, renewed = (quick("kmifqe", metric_period=period) for period in (20, 1))
+    kept, renewed = (quick("kmifqe-paper", metric_period=period) for period in (20, 1))
     bandwidths = []
     for estimator in (kept, renewed):
         assert estimator.refresh is not None
@@ -270,7 +294,7 @@ def test_between_two_metrics_the_bandwidth_is_that_of_the_last_copys_values() ->
 
 def test_the_estimate_is_the_mean_over_the_copies_from_the_average_step_on() -> None:
     problem, _, _ = lqr_problem()
-    estimator = quick("kmifqe", target_period=5, average_step=20)
+    estimator = quick("kmifqe-paper", target_period=5, average_step=20)
     often, seldom = (fit(estimator, problem, seeds=2, steps=50, record_every=every) for every in (5, 50))
     late = often.recorded_steps > 20
     np.testing.assert_allclose(often.values, often.trajectory[late].mean(axis=0), rtol=1e-5)
@@ -282,23 +306,19 @@ def test_the_estimate_is_the_mean_over_the_copies_from_the_average_step_on() -> 
     np.testing.assert_array_equal(before.values, before.trajectory[-1])
 
 
-def test_a_network_that_starts_at_the_mean_differs_from_one_that_does_not_by_the_mean_reward() -> None:
+def test_in_units_of_returns_an_untrained_network_is_the_same_one_around_the_logs_own_returns() -> None:
     problem, _, _ = lqr_problem()
-    mean = float(problem.rewards.mean())
-    at_mean, at_zero = (
-        estimator.value(estimator.init(jax.random.key(0), problem), problem)
-        for estimator in (quick("kmifqe", start_at_mean=True), quick("kmifqe"))
+    of_returns, of_rewards = (
+        float(estimator.value(estimator.init(jax.random.key(0), problem), problem))
+        for estimator in (quick("kmifqe-paper", units="returns"), quick("kmifqe-paper"))
     )
-    assert float(at_mean - at_zero) == pytest.approx(mean, rel=1e-4)
-    large = replace(problem, rewards=1e6 * problem.rewards)  # learned in a unit of its own
-    estimator = quick("kmifqe", start_at_mean=True)
-    assert float(estimator.value(estimator.init(jax.random.key(0), large), large)) == pytest.approx(
-        1e6 * mean, rel=0.5
-    )
+    expected = float(problem.value_center + problem.value_scale * of_rewards)
+    assert of_returns == pytest.approx(expected, rel=1e-4)
+    assert abs(of_returns - of_rewards) > 0.1
 
 
 def test_what_is_due_when() -> None:
-    e = quick("kmifqe", target_period=100, metric_period=3, envelope_period=20)
+    e = quick("kmifqe-paper", target_period=100, metric_period=3, envelope_period=20)
     assert e.refresh.every == 20
     due = [e.refresh.kind(step) for step in (20, 100, 120, 200, 300, 400, 600)]
     check, values, everything = (
@@ -308,10 +328,10 @@ def test_what_is_due_when() -> None:
     )
     assert due == [check, everything, check, values, everything, values, everything]
     assert e.refresh.restart_every == 300
-    assert quick("kmifqe", target_period=100, envelope_period=30).refresh.every == 25
-    assert quick("kmifqe", target_period=97, envelope_period=30).refresh.every == 97  # not every step
+    assert quick("kmifqe-paper", target_period=100, envelope_period=30).refresh.every == 25
+    assert quick("kmifqe-paper", target_period=97, envelope_period=30).refresh.every == 97  # not every step
     for settings in ({"envelope_period": 0}, {"bandwidth": 0.3}):
-        e = quick("kmifqe", target_period=100, **settings)
+        e = quick("kmifqe-paper", target_period=100, **settings)
         assert e.refresh.every == 100
         assert [e.refresh.kind(step) for step in (100, 200)] == [everything, everything]
 

@@ -30,6 +30,10 @@ from kmifqe.estimators import KMIFQEConfig
         ({"bandwidth_period": 0}, "bandwidth_period is 0; expected a whole number of at least 1"),
         ({"metric_period": 0}, "metric_period is 0; expected a whole number of at least 1"),
         ({"envelope_period": -1}, "envelope_period is -1; expected 0 or more"),
+        ({"tau": -0.1}, r"tau is -0\.1; expected 0 <= tau <= 1"),
+        ({"tau": 0.1, "metric_period": 2}, r"tau is 0\.1, .*metric_period 2; expected tau = 0"),
+        ({"tau": 0.1, "bias": "held", "bias_step": 9}, r"tau is 0\.1, bias 'held'.*expected tau = 0"),
+        ({"units": "dollars"}, "units is 'dollars'; expected one of returns, rewards"),
         ({"precision": "float64"}, "precision is 'float64'; expected one of mixed, float32"),
     ],
 )

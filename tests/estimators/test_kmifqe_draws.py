@@ -95,7 +95,7 @@ def test_a_step_draws_rows_by_their_weights_and_terminal_rows_by_the_mean_of_the
     problem = chain_problem(terminated=True)
     estimator = {
         "fixed": chain_kmifqe(),
-        "envelope": quick("kmifqe", clip=PAPER_CLIP, bandwidth_period=2),
+        "envelope": quick("kmifqe-paper", clip=PAPER_CLIP, bandwidth_period=2),
     }[mode]
     state = first_state(estimator, problem)
     low, high = map(float, state.envelope.interval)
@@ -112,7 +112,10 @@ def test_a_step_draws_rows_by_their_weights_and_terminal_rows_by_the_mean_of_the
 
 
 def test_a_short_minibatch_has_its_share_of_terminal_rows() -> None:
-    problem, estimator = chain_problem(terminated=True), quick("kmifqe", clip=PAPER_CLIP, bandwidth_period=2)
+    problem, estimator = (
+        chain_problem(terminated=True),
+        quick("kmifqe-paper", clip=PAPER_CLIP, bandwidth_period=2),
+    )
     state = first_state(estimator, problem)._replace(h=jnp.float32(0.02))
     assert problem.log_mu is not None
     half = 0.5 * (problem.action_high - problem.action_low)
@@ -128,7 +131,7 @@ def test_a_short_minibatch_has_its_share_of_terminal_rows() -> None:
 
 def test_unclipped_weights_have_mean_one() -> None:
     problem, _, _ = lqr_problem()
-    w = fixed_weights(quick("kmifqe", bandwidth=0.3), problem)
+    w = fixed_weights(quick("kmifqe-paper", bandwidth=0.3), problem)
     assert abs(w.mean() - 1.0) < 4 * w.std() / np.sqrt(len(w))
 
 
@@ -139,21 +142,26 @@ def test_units_of_the_action_change_no_weight() -> None:
     names = ("actions", "next_actions", "target_actions", "first_actions", "action_low", "action_high")
     longer = {name: scale * getattr(problem, name) for name in names}
     stretched = replace(problem, **longer, log_mu=problem.log_mu - np.log(scale))
-    one, other = (fixed_weights(quick("kmifqe", bandwidth=0.3), p) for p in (problem, stretched))
+    one, other = (fixed_weights(quick("kmifqe-paper", bandwidth=0.3), p) for p in (problem, stretched))
     np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
 
 
 def test_a_clip_per_dimension_clips_each_ratio_before_the_product() -> None:
     problem, _, _ = lqr_problem(dummies=1)
     h, n = 0.3, problem.counts.in_sample
-    each = fixed_weights(quick("kmifqe", bandwidth=h, clip=PAPER_CLIP, clip_per_dimension=True), problem)
+    each = fixed_weights(
+        quick("kmifqe-paper", bandwidth=h, clip=PAPER_CLIP, clip_per_dimension=True), problem
+    )
     z = np.asarray(problem.next_actions - problem.target_actions, np.float64)[:n]  # half ranges are 1
     ratios = np.exp(-0.5 * (z / h) ** 2 - np.asarray(problem.log_mu)[:n]) / (np.sqrt(2 * np.pi) * h)
     np.testing.assert_allclose(each, np.clip(ratios, *PAPER_CLIP).prod(axis=1), rtol=1e-3, atol=1e-4)
 
 
 def test_between_two_envelopes_h_is_kept_within_the_interval() -> None:
-    problem, estimator = chain_problem(terminated=True), quick("kmifqe", clip=PAPER_CLIP, bandwidth_period=2)
+    problem, estimator = (
+        chain_problem(terminated=True),
+        quick("kmifqe-paper", clip=PAPER_CLIP, bandwidth_period=2),
+    )
     state = first_state(estimator, problem)
     for far, end in (
         (0.5 * state.envelope.interval.low, "low"),

@@ -23,13 +23,13 @@ def trace_one_step(estimator: Estimator, problem: Problem) -> None:
 def test_no_density_is_refused() -> None:
     problem = replace(chain_problem(terminated=True), log_mu=None, log_mu_target=None)
     with pytest.raises(InputError, match="needs a behaviour density"):
-        trace_one_step(quick("kmifqe"), problem)
+        trace_one_step(quick("kmifqe-paper"), problem)
 
 
 def test_a_clip_per_dimension_needs_a_density_that_factorises() -> None:
     problem, _, _ = lqr_problem(dummies=1)
     assert problem.log_mu is not None
     total = replace(problem, log_mu=problem.log_mu.sum(axis=1, keepdims=True))
-    estimator = quick("kmifqe", clip_per_dimension=True)
+    estimator = quick("kmifqe-paper", clip_per_dimension=True)
     with pytest.raises(InputError, match="clip_per_dimension needs a behaviour density that factorises"):
         trace_one_step(estimator, total)

@@ -17,7 +17,7 @@ from kmifqe.maths.kernel import clipped_weight
 from kmifqe.maths.metric import optimal_metric
 from kmifqe.mdp.problem import Problem
 
-WITH_Q = ("kmifqe", "kmifqe-best", "kmifqe-identity", "fqe")
+WITH_Q = ("kmifqe", "kmifqe-paper", "kmifqe-best", "kmifqe-identity", "fqe", "fqe-paper")
 
 
 @cache
@@ -25,12 +25,21 @@ def problem_beyond_the_box() -> Problem:
     """Return a problem whose rewards are learned in a unit of their own and whose actions leave the box."""
     problem = lqr_problem(dummies=1)[0]
     half = 0.3 * jnp.ones(2)
-    return replace(problem, rewards=5_000.0 * problem.rewards, action_low=-half, action_high=half)
+    # Two rewards lie so far apart that the bounds they set cut no Q.
+    rewards = 5_000.0 * problem.rewards
+    return replace(
+        problem,
+        rewards=rewards.at[0].set(1e5).at[1].set(-1e5),
+        value_center=5_000.0 * problem.value_center,
+        value_scale=5_000.0 * problem.value_scale,
+        action_low=-half,
+        action_high=half,
+    )
 
 
 @cache
 def short_fit(name: str) -> tuple[Estimator, Estimate]:
-    estimator = quick(name, **({} if name == "fqe" else {"clip": PAPER_CLIP, "target_period": 10}))
+    estimator = quick(name, **({} if name.startswith("fqe") else {"clip": PAPER_CLIP, "target_period": 10}))
     return estimator, fit(estimator, problem_beyond_the_box(), seeds=2, steps=30, record_every=10)
 
 
@@ -54,7 +63,8 @@ def test_q_reads_actions_as_training_does(name: str) -> None:
         estimator.q(state, problem, problem.states, a) for a in (problem.actions, inside)
     )
     differ = np.abs(np.asarray(as_logged - at_the_edge)).max() > 1e-3 * np.abs(np.asarray(as_logged)).max()
-    assert differ == (not getattr(estimator.config, "cut_actions", False))
+    cut = name == "fqe" or getattr(estimator.config, "cut_actions", False)
+    assert differ == (not cut)
 
 
 @pytest.mark.parametrize("name", WITH_Q)
@@ -66,6 +76,32 @@ def test_the_network_is_the_same_function_in_plain_layers(name: str) -> None:
     q = np.asarray(estimator.q(state, problem, problem.states, problem.actions))
     plain = evaluated(estimator.network(state, problem), problem)
     np.testing.assert_allclose(plain, q, rtol=1e-3, atol=1e-4 * np.abs(q).max())
+
+
+@pytest.mark.parametrize("name", WITH_Q)
+def test_q_is_linear_in_the_features_and_a_constant(name: str) -> None:
+    problem, (estimator, estimate) = problem_beyond_the_box(), short_fit(name)
+    assert estimator.q is not None
+    assert estimator.features is not None
+    state = state_of_seed(estimate.final_state, 1)
+    q = np.asarray(estimator.q(state, problem, problem.states, problem.actions), np.float64)
+    phi = np.asarray(estimator.features(state, problem, problem.states, problem.actions), np.float64)
+    assert phi.shape == (len(problem), estimator.config.hidden)
+    columns = np.column_stack([phi, np.ones(len(q))])
+    left = q - columns @ np.linalg.lstsq(columns, q, rcond=None)[0]
+    assert np.abs(left).max() < 1e-3 * q.std()
+
+
+@pytest.mark.parametrize("name", ["kmifqe", "fqe"])
+def test_q_is_cut_to_what_the_logged_rewards_can_add_up_to(name: str) -> None:
+    problem, (estimator, estimate) = problem_beyond_the_box(), short_fit(name)
+    assert estimator.q is not None
+    state = state_of_seed(estimate.final_state, 0)
+    uncut = np.asarray(estimator.q(state, problem, problem.states, problem.actions))
+    low, high = np.quantile(uncut, [0.3, 0.6])
+    narrow = replace(problem, rewards=jnp.clip(problem.rewards, low, high))
+    cut = np.asarray(estimator.q(state, narrow, problem.states, problem.actions))
+    np.testing.assert_allclose(cut, np.clip(uncut, low, high), rtol=1e-4)
 
 
 def evaluated(network: Network, problem: Problem) -> np.ndarray:
@@ -97,7 +133,7 @@ def test_the_kernels_weights_are_those_that_rows_are_drawn_by() -> None:
     np.testing.assert_allclose(np.clip(factors, *PAPER_CLIP), expected, rtol=1e-3)
 
 
-@pytest.mark.parametrize("name", ["kmifqe", "kmifqe-identity"])
+@pytest.mark.parametrize("name", ["kmifqe-paper", "kmifqe-identity"])
 def test_hessians_are_those_of_q_and_metrics_those_of_the_hessians(name: str) -> None:
     problem, (estimator, estimate) = problem_beyond_the_box(), short_fit(name)
     state, kernel, q = state_of_seed(estimate.final_state, 0), estimator.kernel, estimator.q
@@ -111,7 +147,7 @@ def test_hessians_are_those_of_q_and_metrics_those_of_the_hessians(name: str) ->
     np.testing.assert_allclose(H, expected, rtol=1e-2, atol=1e-3 * float(jnp.abs(expected).max()))
     metric = (
         jax.vmap(lambda H: optimal_metric(H, 0.1))(H)
-        if name == "kmifqe"
+        if name == "kmifqe-paper"
         else jnp.broadcast_to(jnp.eye(2), A.shape)
     )
     np.testing.assert_allclose(A, metric, rtol=1e-3, atol=1e-4)

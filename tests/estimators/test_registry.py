@@ -62,6 +62,7 @@ def test_every_entry_says_what_a_person_reads() -> None:
     assert len({entry.color for entry in entries()}) == len(entries())
     assert {e.name: e.needs_density for e in entries() if "kmifqe" not in e.name} == {
         "fqe": False,
+        "fqe-paper": False,
         "sr-dice": False,
     }
 

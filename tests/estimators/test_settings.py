@@ -13,10 +13,10 @@ from kmifqe.estimators.registry import check_settings, entries, make_estimator, 
 @pytest.mark.parametrize(
     "name, preset, expected",
     [
-        ("kmifqe", "pendulum", {"batch": 1024, "clip_per_dimension": False, "density_floor": 1e-5}),
-        ("kmifqe", "mujoco", {"batch": 2048, "clip_per_dimension": True, "density_floor": 1e-5}),
-        ("kmifqe", "d4rl", {"batch": 2048, "clip_per_dimension": False, "density_floor": 1e-3}),
-        ("fqe", "mujoco", {"batch": 256, "hidden": 256}),
+        ("kmifqe-paper", "pendulum", {"batch": 1024, "clip_per_dimension": False, "density_floor": 1e-5}),
+        ("kmifqe-paper", "mujoco", {"batch": 2048, "clip_per_dimension": True, "density_floor": 1e-5}),
+        ("kmifqe-paper", "d4rl", {"batch": 2048, "clip_per_dimension": False, "density_floor": 1e-3}),
+        ("fqe-paper", "mujoco", {"batch": 256, "hidden": 256, "learning_rate": 3e-4, "tau": 0.005}),
         ("sr-dice", "pendulum", {"batch": 256, "ratio_batch": 1024}),
         ("sr-dice", "mujoco", {"batch": 256, "ratio_batch": 2048}),
     ],
@@ -32,7 +32,7 @@ def test_presets_are_the_columns_of_the_papers_appendix(
     "preset, column", [("pendulum-fast", "pendulum"), ("mujoco-fast", "mujoco"), ("d4rl-fast", "d4rl")]
 )
 def test_a_fast_preset_changes_the_schedule_and_not_the_problem(preset: str, column: str) -> None:
-    paper, fast = make_estimator("kmifqe", column), make_estimator("kmifqe", preset)
+    paper, fast = make_estimator("kmifqe-paper", column), make_estimator("kmifqe-paper", preset)
     changed = {f for f, value in vars(paper.config).items() if getattr(fast.config, f) != value}
     schedule = {"learning_rate", "target_period", "bandwidth_period", "metric_period"}
     assert changed == schedule | {"decay_steps"}
@@ -41,18 +41,19 @@ def test_a_fast_preset_changes_the_schedule_and_not_the_problem(preset: str, col
 
 
 def test_a_fast_presets_learning_rate_falls_over_the_steps_that_are_asked_for() -> None:
-    assert make_estimator("kmifqe", "fast", steps=500).config.decay_steps == 500
-    assert make_estimator("kmifqe", "mujoco", steps=500).config.decay_steps == 0
+    for name in ("kmifqe", "kmifqe-paper"):
+        assert make_estimator(name, "fast", steps=500).config.decay_steps == 500
+    assert make_estimator("kmifqe-paper", "mujoco", steps=500).config.decay_steps == 0
 
 
-def test_kmifqe_at_its_best_is_kmifqe_with_other_settings_and_a_name_of_its_own() -> None:
-    plain, best = make_estimator("kmifqe", "mujoco-fast"), make_estimator("kmifqe-best", "mujoco-fast")
-    assert (plain.name, best.name) == ("kmifqe", "kmifqe-best")
+def test_kmifqe_at_its_best_is_the_papers_with_other_settings_and_a_name_of_its_own() -> None:
+    plain, best = make_estimator("kmifqe-paper", "mujoco-fast"), make_estimator("kmifqe-best", "mujoco-fast")
+    assert (plain.name, best.name) == ("kmifqe-paper", "kmifqe-best")
     changed = {f: value for f, value in vars(best.config).items() if getattr(plain.config, f) != value}
     assert changed == {
         "cut_actions": True,
         "half_fqe_at": 0.02,
-        "start_at_mean": True,
+        "units": "returns",
         "bias": "held",
         "bias_step": 50_000,
         "average_step": 75_000,
@@ -65,9 +66,16 @@ def test_the_steps_of_the_best_settings_are_shares_of_those_asked_for() -> None:
     assert make_estimator("kmifqe-best", "fast", ["average_step=0"], 400).config.average_step == 0
 
 
-def test_a_fast_preset_leaves_the_baselines_settings_alone() -> None:
-    for name in ("fqe", "sr-dice"):
-        assert make_estimator(name, "mujoco-fast").config == make_estimator(name, "mujoco").config
+@pytest.mark.parametrize("name", ["fqe", "fqe-paper", "sr-dice"])
+def test_a_fast_preset_leaves_the_baselines_settings_alone(name: str) -> None:
+    assert make_estimator(name, "mujoco-fast").config == make_estimator(name, "mujoco").config
+
+
+def test_the_papers_name_stays_whatever_is_set() -> None:
+    for name in ("fqe-paper", "kmifqe-paper", "fqe", "kmifqe"):
+        for units in ("returns", "rewards"):
+            made = make_estimator(name, settings=[f"units={units}"])
+            assert (made.name, made.config.units) == (name, units)
 
 
 def test_settings_are_read_as_the_type_of_their_field() -> None:
@@ -80,8 +88,9 @@ def test_settings_are_read_as_the_type_of_their_field() -> None:
 
 def test_a_setting_with_a_name_is_for_that_estimator_only() -> None:
     names = [entry.name for entry in entries()]
-    hidden = {name: make_estimator(name, settings=["fqe.hidden=8"]).config.hidden for name in names}
+    hidden = {name: make_estimator(name, "fast", ["fqe.hidden=8"]).config.hidden for name in names}
     assert hidden == dict.fromkeys(names, 256) | {"fqe": 8}
+    assert make_estimator("fqe", settings=["fqe.hidden=8"]).config.hidden == 8
 
 
 def test_a_later_setting_wins_over_an_earlier_one_and_over_the_preset() -> None:
@@ -109,11 +118,11 @@ def test_unknown_names_are_refused_with_those_known() -> None:
     with pytest.raises(InputError, match=r"estimator 'dice' is unknown; expected one of kmifqe, .*sr-dice"):
         make_estimator("dice")
     with pytest.raises(
-        InputError, match=r"preset 'atari' is unknown; expected one of pendulum, mujoco, d4rl"
+        InputError, match=r"preset 'atari' is unknown; expected one of default, pendulum, mujoco, d4rl"
     ):
         make_estimator("fqe", "atari")
-    with pytest.raises(InputError, match=r"'tau=1' names no field; expected one of .*bandwidth"):
-        check_settings(["kmifqe"], ["tau=1"])
+    with pytest.raises(InputError, match=r"'stages=1,1,1' names no field; expected one of .*bandwidth"):
+        check_settings(["kmifqe"], ["stages=1,1,1"])
     with pytest.raises(InputError, match=r"'fqe\.tau=1' is for 'fqe', which is not among kmifqe"):
         check_settings(["kmifqe"], ["fqe.tau=1"])
     check_settings(["kmifqe", "fqe"], ["tau=1", "fqe.tau=1", "clip=0,2"])
@@ -130,6 +139,10 @@ def test_unknown_names_are_refused_with_those_known() -> None:
         ("kmifqe", "metric_floor=-0.1"),
         ("fqe", "inputs=nonsense"),
         ("fqe", "tau=0"),
+        ("kmifqe", "tau=1.5"),
+        ("kmifqe", "metric_period=2"),
+        ("kmifqe", "units=dollars"),
+        ("fqe", "units=dollars"),
         ("sr-dice", "stages=0,1,1"),
         ("sr-dice", "features=0"),
     ],
@@ -142,6 +155,6 @@ def test_a_senseless_value_is_refused_by_name(name: str, setting: str) -> None:
 @pytest.mark.parametrize("settings", [("bias_step=500", "bias=held"), ("average_step=500",)])
 def test_what_would_never_begin_is_refused(settings: tuple[str, ...]) -> None:
     name = settings[0].partition("=")[0]
-    assert getattr(make_estimator("kmifqe", "fast", settings, steps=501).config, name) == 500
+    assert getattr(make_estimator("kmifqe-paper", "fast", settings, steps=501).config, name) == 500
     with pytest.raises(InputError, match=f"{name} is 500; expected less than the 500 steps of the fit"):
-        make_estimator("kmifqe", "fast", settings, steps=500)
+        make_estimator("kmifqe-paper", "fast", settings, steps=500)

@@ -159,20 +159,20 @@ def test_the_kernels_bias_is_recorded_and_subtracted(setting: dict[str, Any]) ->
 
 
 def test_a_held_bias_is_that_of_the_mean_network_up_to_its_step() -> None:
-    estimator = quick("kmifqe", bias="held", bias_step=60, target_period=50, metric_period=2)
+    estimator = quick("kmifqe-paper", bias="held", bias_step=60, target_period=50, metric_period=2)
     kinds = [estimator.refresh.kind(step) for step in range(50, 301, 50)]
     averages = RefreshKind(copy=True, metrics=True, averages=True)
     holds, values = RefreshKind(copy=True, metrics=True, holds_bias=True), RefreshKind(copy=True)
     assert kinds == [averages, holds, values, holds, values, holds]
     # From the first copy on, which need not have a new metric.
-    estimator = quick("kmifqe", bias="held", bias_step=60, target_period=50, metric_period=5)
+    estimator = quick("kmifqe-paper", bias="held", bias_step=60, target_period=50, metric_period=5)
     kinds = [estimator.refresh.kind(step) for step in range(50, 301, 50)]
     begins = RefreshKind(copy=True, holds_bias=True)
     assert kinds == [averages, begins, values, values, holds, values]
 
     problem, _, _ = lqr_problem()
     # A twentieth of the steps up to there holds two copies.
-    estimator = quick("kmifqe", bias="held", bias_step=2_000, target_period=50)
+    estimator = quick("kmifqe-paper", bias="held", bias_step=2_000, target_period=50)
     state = estimator.init(jax.random.key(0), problem)
     learned = state._replace(params=network(problem, 1))
     averaged = estimator.refresh.run(averages, learned, problem)

@@ -1,9 +1,11 @@
+from pathlib import Path
+
 import jax
 import numpy as np
 import pytest
 
 from kmifqe.estimators import KMIFQEConfig, make_kmifqe
-from kmifqe.estimators.base import action_scale
+from kmifqe.estimators.base import action_scale, config_dict
 from kmifqe.experiments.pendulum import (
     GAMMA,
     MixtureLog,
@@ -17,8 +19,11 @@ from kmifqe.experiments.pendulum import (
     variance,
 )
 from kmifqe.experiments.presets import PRESETS
+from kmifqe.experiments.records import RESULTS, Place, is_done, read_records
 from kmifqe.worlds.pendulum import value_of_states
 from kmifqe.worlds.pendulum_dynamics import MAX_TORQUE
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_a_shifted_log_has_the_density_that_it_was_drawn_from():
@@ -54,7 +59,7 @@ def test_every_preset_has_a_log_and_runs(name):
     assert identity.estimator.config.metric == "identity"
     assert kernel.steps == identity.steps
     assert kernel.steps % kernel.estimator.config.target_period == 0
-    assert fqe.estimator.name == "fqe"
+    assert (fqe.estimator.config.inputs, fqe.estimator.config.units) == ("raw", "rewards")
 
 
 def test_each_bandwidth_of_a_sweep_begins_as_it_would_alone():
@@ -104,3 +109,12 @@ def test_what_too_few_logs_cannot_tell_is_left_open(logs, known):
     told = trial_errors(np.linspace(0.1, 0.3, logs)[:, None])
     assert told["rmse"] is not None
     assert tuple(name for name in ("variance", "rmse_error") if told[name] is not None) == known
+
+
+@pytest.mark.parametrize("method", ["fqe", "sr-dice"])
+def test_the_committed_figures_have_the_settings_of_their_preset(method):
+    for record in read_records(ROOT / RESULTS, "shift", "small"):
+        if record.method == method:
+            config = run_of(method, PRESETS["small"]).estimator.config
+            asked = {**record.settings, "estimator": config_dict(config)}
+            assert is_done(ROOT / RESULTS, Place("small", "shift", record.row, method), asked)

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from kmifqe.errors import InputError
+from kmifqe.estimators.base import config_dict
 from kmifqe.estimators.kmifqe import BEST
 from kmifqe.estimators.kmifqe.config import KMIFQEConfig
 from kmifqe.experiments.presets import (
@@ -14,7 +17,9 @@ from kmifqe.experiments.presets import (
     row_named,
     table_rows,
 )
+from kmifqe.experiments.records import RESULTS, Place, is_done, read_records
 
+ROOT = Path(__file__).parents[2]
 KINDS = ("pendulum", "mujoco", "d4rl")
 
 
@@ -141,3 +146,13 @@ def test_a_missing_an_ambiguous_and_an_unnamed_folder_are_refused(tmp_path):
         d4rl_file(tmp_path, "hopper-expert")
     with pytest.raises(InputError, match="--d4rl-dir"):
         d4rl_file(None, "hopper-expert")
+
+
+def test_the_committed_records_of_the_papers_methods_have_the_settings_of_their_presets():
+    records = read_records(ROOT / RESULTS, "table1")
+    assert records
+    for record in records:
+        if record.method != "kmifqe-best":  # learned in other units than the records' own
+            run = preset_named(record.preset).run_of(record.method, row_named(record.row).kind)
+            asked = {**record.settings, "config": config_dict(run.estimator.config), "steps": run.steps}
+            assert is_done(ROOT / RESULTS, Place(record.preset, "table1", record.row, record.method), asked)

@@ -19,7 +19,7 @@ from kmifqe.errors import InputError, listed, printable, shown
 if TYPE_CHECKING:
     from kmifqe.store import Interrupted
 
-PRESETS = "pendulum, mujoco, d4rl, fast, pendulum-fast, mujoco-fast, d4rl-fast"
+PRESETS = "default, pendulum, mujoco, d4rl, fast, pendulum-fast, mujoco-fast, d4rl-fast"
 SAVE_SECONDS = 30.0
 ESTIMATORS = "{estimators}"  # the registry's names, put in when the help is shown: with them comes JAX
 
@@ -88,10 +88,10 @@ def evaluate(
     preset: Annotated[
         str,
         typer.Option(
-            help="Settings: the paper's for a kind of task (pendulum, mujoco, d4rl), or fast ones: fast, "
-            "pendulum-fast, mujoco-fast, d4rl-fast (docs/speed.md)."
+            help="Settings: default (sizes that follow from the log), the paper's for a kind of task (pendulum, "
+            "mujoco, d4rl), or the paper's made fast: fast, pendulum-fast, mujoco-fast, d4rl-fast (docs/speed.md)."
         ),
-    ] = "fast",
+    ] = "default",
     setting: Annotated[
         list[str] | None,
         typer.Option(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jaxtyping import Array, Float
 
 from kmifqe.errors import InputError
@@ -39,7 +40,8 @@ class Refresh(NamedTuple):
 class Network(NamedTuple):
     """A Q network as plain layers, for those who evaluate it outside of JAX (the report's explorer).
 
-    Q(s, a) = unit · layers(([s, cut(a)] − shift)/scale), normalised as V̂ is.
+    Q(s, a) = unit · layers(([s, cut(a)] − shift)/scale), normalised as V̂ is. An estimator may cut Q to the range that
+    rewards allow (`bounded`); the layers say what it was before.
     """
 
     layers: tuple[tuple[Array, Array], ...]  # weights (inputs, outputs) and biases (outputs,) of each layer
@@ -91,6 +93,8 @@ class Estimator(NamedTuple):
     final_value: Callable[[State, Problem], Float[Array, ""]] | None = None  # V̂ at the end; None: `value`
     q: Callable[[State, Problem, Array, Array], Float[Array, " n"]] | None = None  # None: it learns no Q
     network: Callable[[State, Problem], Network] | None = None  # the same Q as plain layers
+    # State, problem, states, actions -> φ, (n, width): Q is linear in φ and a constant. None: it has no such form.
+    features: Callable[[State, Problem, Array, Array], Float[Array, "n width"]] | None = None
     kernel: Kernel | None = None  # None: it learns from all rows, without importance weights
     # Steps, γ -> the largest share of V that can have arrived by then; None: it arrives at once.
     arrived: Callable[[int, float], float | None] = lambda steps, gamma: None
@@ -200,11 +204,19 @@ def require_positive(config: Any, *names: str) -> None:
         require(0 < value < float("inf"), name, value, "a positive number")
 
 
+def require_choice(config: Any, name: str, choices: Sequence[str]) -> None:
+    """Refuse a `config` whose field `name` is none of the `choices`."""
+    value = getattr(config, name)
+    require(value in choices, name, repr(value), f"one of {', '.join(choices)}")
+
+
+INPUTS_CHOICES = ("raw", "standardized")
+
+
 def require_soft_target(config: Any) -> None:
     """Refuse a config whose `tau` or `inputs` is none that FQE and SR-DICE know."""
     require(0 < config.tau <= 1, "tau", config.tau, "0 < tau <= 1")
-    known = config.inputs in ("raw", "standardized")
-    require(known, "inputs", repr(config.inputs), "'raw' or 'standardized'")
+    require_choice(config, "inputs", INPUTS_CHOICES)
 
 
 def network_input(
@@ -248,17 +260,64 @@ def action_scale(problem: Problem) -> tuple[Float[Array, " d"], Float[Array, " d
     return middle, 0.5 * (problem.action_high - problem.action_low)
 
 
+# --- The units that values are learned in
+
+
+class ValueUnits(NamedTuple):
+    """What a network's output f means: Q = center + scale·f, normalised as V̂ is.
+
+    The reward of a step and the value after an end are brought to the same units, so that f obeys
+    f(s, a) = reward + γ f(s', a'), with `end` in place of f(s', a') where an episode has ended and Q is 0.
+    """
+
+    center: Float[Array, ""]
+    scale: Float[Array, ""]
+
+    def reward(self, rewards: Float[Array, " rows"], gamma: Float[Array, ""]) -> Float[Array, " rows"]:
+        """Return (1 − `gamma`) times the `rewards`, in these units."""
+        return (1.0 - gamma) * ((rewards - self.center) / self.scale)
+
+    @property
+    def end(self) -> Float[Array, ""]:
+        """f of a value of 0, which follows every end."""
+        return -self.center / self.scale
+
+    def value(self, f: Float[Array, "*any"]) -> Float[Array, "*any"]:
+        """Return Q, or V̂, of the output `f`."""
+        return self.center + self.scale * f
+
+    def bounded(self, f: Float[Array, "*any"], problem: Problem) -> Float[Array, "*any"]:
+        """Return `f` cut to what rewards like those of `problem` can add up to: a mean of them, or 0 after an end."""
+        low, high = jnp.min(problem.rewards), jnp.max(problem.rewards)
+        if problem.counts.terminated:
+            low, high = jnp.minimum(low, 0.0), jnp.maximum(high, 0.0)
+        return jnp.clip(f, (low - self.center) / self.scale, (high - self.center) / self.scale)
+
+
+UNITS = ("returns", "rewards")
+
+
+def value_units(problem: Problem, units: str, *, normalized: bool = True) -> ValueUnits:
+    """Return the units in which the values of `problem` are learned.
+
+    `units`: "returns" centres and scales by the log's own returns (`mdp.returns.value_units`), so that an estimate
+    is equivariant to a shift and to the scale of the rewards, and a network that has learned nothing says what the
+    log's controller is worth. "rewards" leaves rewards as they were logged, but for a power of two where they are
+    extreme throughout; f is then Q itself, or with `normalized` False (by default True) Q/(1 − γ), as the paper's
+    FQE has it.
+    """
+    if units == "returns":
+        return ValueUnits(problem.value_center, problem.value_scale)
+    scale = _scale(jnp.max(jnp.abs(problem.rewards)), REWARDS)
+    return ValueUnits(jnp.float32(0.0), scale if normalized else (1.0 - problem.gamma) * scale)
+
+
 # Rewards whose largest magnitude lies between these are learned as they are. On a linear-quadratic world FQE's
 # errors are much the same from 0.04 to 700, and several times larger at 0.005 and at 5,600 (docs/numbers.md).
 REWARDS = (2.0**-6, 2.0**10)
 # The same for each raw input column; wide, so that what the paper ran on raw states stays as it was.
 INPUTS = (2.0**-16, 2.0**16)
 EXPONENT_BITS = 0x7F80_0000  # of a float32
-
-
-def reward_scale(problem: Problem) -> Float[Array, ""]:
-    """Return the unit in which rewards are learned: 1, or a power of two where |r| is extreme throughout."""
-    return _scale(jnp.max(jnp.abs(problem.rewards)), REWARDS)
 
 
 def input_scale(problem: Problem, inputs: str) -> Float[Array, " q+d"]:
@@ -329,6 +388,21 @@ def row_means(problem: Problem) -> RowMeans | None:
     total = jnp.sum(weights)
     terminal = jnp.mean(ends) if len(ends) else jnp.float32(1.0)
     return RowMeans(total / len(weights), terminal, jnp.sum(ends) / total)
+
+
+def soft_share(tau: float, steps: int, gamma: float) -> float:
+    """Return the largest share of V that has arrived after `steps` soft updates of the target network.
+
+    It moves by `tau` of the way to Q at each, and passes on `gamma` of what it holds: a contraction.
+    """
+    return 1.0 - (1.0 - tau * (1.0 - gamma)) ** steps
+
+
+def learning_rates(config: Any) -> float | optax.Schedule:
+    """Return the learning rate of `config`, falling to a hundredth of it over its `decay_steps` if there are any."""
+    if not config.decay_steps:
+        return float(config.learning_rate)
+    return optax.cosine_decay_schedule(config.learning_rate, config.decay_steps, alpha=0.01)
 
 
 def mean_over_rows(

@@ -10,11 +10,14 @@ from typing import Any
 
 from kmifqe.errors import InputError
 from kmifqe.estimators.base import Estimator
+from kmifqe.estimators.sizing import TYPICAL, FitSize, ProblemSize, fit_size
 
+DEFAULT = "default"  # the preset whose sizes follow from the problem (`EstimatorEntry.sized`)
 # Preset -> the steps of a fit, for estimators that leave the number to the preset (`EstimatorEntry.steps_at`). The
 # first three are the columns of the paper's appendix. The fast ones give the same estimates with a tenth of the
 # arithmetic or less (docs/speed.md).
 PRESETS = {
+    DEFAULT: 100_000,
     "pendulum": 2_000_000,
     "mujoco": 1_000_000,
     "d4rl": 1_000_000,
@@ -49,6 +52,8 @@ class EstimatorEntry:
     # Preset, and the steps of the fit (None: as many as the preset says) -> the config fields that change.
     at_preset: Callable[[str, int | None], dict[str, Any]] = lambda preset, steps: {}
     steps_at: Callable[[str], int] | None = None  # preset -> steps; None: the estimator's `default_steps`
+    # The sizes of a fit -> the config fields that the preset "default" changes; None: it is as the preset "fast".
+    sized: Callable[[FitSize], dict[str, Any]] | None = None
 
 
 def entries() -> tuple[EstimatorEntry, ...]:
@@ -101,26 +106,36 @@ def _add(known: dict[str, EstimatorEntry], entry: EstimatorEntry, source: str) -
 
 
 def make_estimator(
-    name: str, preset: str = "pendulum", settings: Sequence[str] = (), steps: int | None = None
+    name: str,
+    preset: str = DEFAULT,
+    settings: Sequence[str] = (),
+    steps: int | None = None,
+    size: ProblemSize = TYPICAL,
 ) -> Estimator:
     """Return an estimator with a preset's settings and the user's.
 
     `name` is that of a registry entry, `preset` one of `PRESETS`. `settings` are texts "field=value" or
     "estimator.field=value", which win over the preset; without a name a setting goes to every estimator that has
     the field. `steps` is the number of steps of the fit, on which a preset's settings may depend; by default as
-    many as the preset says.
+    many as the preset says. `size` is that of the problem, which the preset "default" follows.
     """
     entry = entry_named(name)
     if preset not in PRESETS:
         raise InputError(f"preset {preset!r} is unknown; expected one of {', '.join(PRESETS)}")
     known = {field.name for field in fields(entry.config)}
-    changes = entry.at_preset(preset, steps)
+    fitted = fit_size(size, steps) if preset == DEFAULT and entry.sized is not None else None
+    if fitted is not None and entry.sized is not None:
+        changes = entry.sized(fitted)
+    else:
+        changes = entry.at_preset("fast" if preset == DEFAULT else preset, steps)
     for setting in settings:
         owner, field, value = parse_setting(setting)
         if owner in (None, name) and field in known:
             changes[field] = _converted(value, getattr(entry.config, field), setting)
     estimator = entry.make(replace(entry.config, **changes))
-    if entry.steps_at is not None:
+    if fitted is not None:
+        estimator = estimator._replace(default_steps=fitted.steps)
+    elif entry.steps_at is not None:
         estimator = estimator._replace(default_steps=entry.steps_at(preset))
     if estimator.check_steps is not None:
         estimator.check_steps(steps or estimator.default_steps)

@@ -24,8 +24,8 @@ from kmifqe.estimators.base import (
     require_counts,
     require_positive,
     require_soft_target,
-    reward_scale,
     row_weights,
+    value_units,
 )
 from kmifqe.estimators.registry import EstimatorEntry
 from kmifqe.maths.mlp import Layers, apply_layers, init_layers
@@ -34,7 +34,7 @@ from kmifqe.mdp.problem import Problem
 
 @dataclass(frozen=True)
 class SRDICEConfig:
-    """Settings of SR-DICE; defaults are the paper's, which are Fujimoto et al.'s (2021)."""
+    """Settings of SR-DICE; defaults are the paper's, which are Fujimoto et al.'s (2021), unless said."""
 
     hidden: int = 256  # units of every hidden layer
     features: int = 256  # width of φ(s, a)
@@ -46,6 +46,9 @@ class SRDICEConfig:
     value_rows: int = 10_000  # logged rows the value is averaged over
     stages: tuple[int, int, int] = (30_000, 100_000, 250_000)  # steps of encoder, successor features, ratio
     inputs: str = "raw"  # "raw" as the paper; "standardized" states and actions in [-1, 1]
+    # Ours: rewards are learned and averaged less their mean, in their standard deviation, so that V̂ is equivariant to
+    # a shift and to the scale of the rewards. False: as they were logged, as in the paper.
+    center_rewards: bool = True
 
     def __post_init__(self) -> None:
         require_counts(self, "hidden", "features", "batch", "ratio_batch", "value_rows")
@@ -55,12 +58,12 @@ class SRDICEConfig:
 
 
 class Autoencoder(NamedTuple):
-    """φ(s, a) = relu of the encoder, and the three decoders it is trained with."""
+    """φ(s, a) = relu of the encoder, and the three decoders it is trained with; the reward's is linear, no bias."""
 
     encoder: Layers
     next_state: Layers
     action: Layers
-    reward: Layers
+    reward: Float[Array, " features"]
 
 
 class SRDICEState(NamedTuple):
@@ -73,6 +76,7 @@ class SRDICEState(NamedTuple):
     target_successor: Layers
     value_rows: Int[Array, " rows"]
     stage: Int[Array, ""]
+    reward_center: Float[Array, ""]
     reward_scale: Float[Array, ""]
     input_scale: Float[Array, " q+d"]
     mean_weight: Float[Array, ""] | None  # of the rows' episode weights; None without a bootstrap
@@ -93,6 +97,18 @@ def make_sr_dice(config: SRDICEConfig = PAPER) -> Estimator:
     def phi(autoencoder: Autoencoder, x: Array) -> Array:
         return jax.nn.relu(apply_layers(autoencoder.encoder, x))
 
+    def reward_units(problem: Problem) -> tuple[Array, Array]:
+        if not config.center_rewards:
+            return value_units(problem, "rewards")
+        largest = jnp.maximum(jnp.max(jnp.abs(problem.rewards)), 1e-30)  # squares of large rewards overflow
+        shares = problem.rewards / largest
+        mean, std = jnp.mean(shares) * largest, jnp.std(shares) * largest
+        # Constant rewards are 0 once they are centred, in any unit.
+        return mean, jnp.where(std > 1e-6 * jnp.abs(mean), std, jnp.maximum(jnp.abs(mean), 1e-30))
+
+    def rewards_of(state: SRDICEState, problem: Problem, rows: Array) -> Array:
+        return (problem.rewards[rows] - state.reward_center) / state.reward_scale
+
     def inputs(state: SRDICEState, problem: Problem, states: Array, actions: Array) -> Array:
         return in_unit(network_input(problem, states, actions, config.inputs), state.input_scale)
 
@@ -104,7 +120,7 @@ def make_sr_dice(config: SRDICEConfig = PAPER) -> Estimator:
                 init_layers(encoder, (q + d, config.hidden, config.features)),
                 init_layers(next_state, (config.features, config.hidden, q)),
                 init_layers(action, (config.features, config.hidden, d)),
-                init_layers(reward, (config.features, 1)),
+                init_layers(reward, (config.features, 1))[0][0][:, 0],
             ),
             init_layers(successor, (q + d, config.hidden, config.hidden, config.features)),
             jnp.ones(config.features),
@@ -113,7 +129,7 @@ def make_sr_dice(config: SRDICEConfig = PAPER) -> Estimator:
             rows, len(problem), (min(config.value_rows, len(problem)),), replace=False
         )
         opt_states = tuple(optimizer.init(part) for part in parts)
-        scales = reward_scale(problem), input_scale(problem, config.inputs)
+        scales = *reward_units(problem), input_scale(problem, config.inputs)
         all_weights = row_weights(problem, slice(None))
         mean_weight = None if all_weights is None else jnp.mean(all_weights)
         return SRDICEState(*parts, opt_states, parts[1], value_rows, jnp.int32(0), *scales, mean_weight)  # type: ignore[arg-type]
@@ -126,8 +142,7 @@ def make_sr_dice(config: SRDICEConfig = PAPER) -> Estimator:
         # A terminal row whose next state was not logged has nothing to decode.
         known = problem.has_next_state[rows][:, None]
         next_state_error = known * (apply_layers(autoencoder.next_state, features) - next_states) ** 2
-        rewards = in_unit(problem.rewards[rows], state.reward_scale)
-        reward_error = (apply_layers(autoencoder.reward, features)[:, 0] - rewards) ** 2
+        reward_error = (features @ autoencoder.reward - rewards_of(state, problem, rows)) ** 2
         action_error = (apply_layers(autoencoder.action, features) - actions) ** 2
         mean = partial(mean_over_rows, weights=row_weights(problem, rows, state.mean_weight))
         return mean(next_state_error) + config.reward_weight * mean(reward_error) + mean(action_error)
@@ -175,9 +190,13 @@ def make_sr_dice(config: SRDICEConfig = PAPER) -> Estimator:
     def value(state: SRDICEState, problem: Problem) -> Float[Array, ""]:
         rows = state.value_rows
         features = phi(state.autoencoder, inputs(state, problem, problem.states[rows], problem.actions[rows]))
-        rewards = in_unit(problem.rewards[rows], state.reward_scale)
-        terms = features @ state.ratio / config.features * rewards
-        estimate = mean_over_rows(terms, row_weights(problem, rows, state.mean_weight)) * state.reward_scale
+        mean = partial(mean_over_rows, weights=row_weights(problem, rows, state.mean_weight))
+        ratio = features @ state.ratio / config.features
+        # Of every step of an endless task some row tells. After an end no row does, and the reward is 0: the
+        # ratio's own mean is the share of the steps that come before.
+        told = 1.0 if problem.counts.terminated == 0 else mean(ratio)
+        around = mean(ratio * rewards_of(state, problem, rows))
+        estimate = state.reward_scale * around + told * state.reward_center
         return jnp.where(state.stage == 2, estimate, jnp.nan)  # no ratio yet, no value
 
     def arrived(steps: int, gamma: float) -> float | None:

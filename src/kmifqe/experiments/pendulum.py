@@ -18,7 +18,6 @@ from kmifqe.behavior import GaussianBehavior
 from kmifqe.estimators import (
     Estimate,
     Estimator,
-    FQEConfig,
     KMIFQEConfig,
     SRDICEConfig,
     make_fqe,
@@ -26,6 +25,7 @@ from kmifqe.estimators import (
     make_sr_dice,
 )
 from kmifqe.estimators.base import Info, State, config_dict
+from kmifqe.estimators.fqe import PAPER as PAPER_FQE
 from kmifqe.estimators.kmifqe.algorithm import RefreshKind
 from kmifqe.experiments.context import Context
 from kmifqe.experiments.presets import Preset, Run
@@ -129,7 +129,7 @@ def demo_problem(config: DemoConfig, seed: int) -> DemoProblem:
 
 
 def demo_estimators(config: DemoConfig) -> list[tuple[Estimator, int]]:
-    """Return the four estimators with their steps."""
+    """Return the four estimators as the paper has them, but for their sizes, with their steps."""
     learned = KMIFQEConfig(
         hidden=config.hidden,
         batch=256,
@@ -144,11 +144,12 @@ def demo_estimators(config: DemoConfig) -> list[tuple[Estimator, int]]:
         ratio_batch=1024,
         stages=config.sr_dice_stages,
         learning_rate=config.sr_dice_learning_rate,
+        center_rewards=False,
     )
     return [
         (make_kmifqe(learned), config.steps),
         (make_kmifqe(replace(learned, metric="identity")), config.steps),
-        (make_fqe(FQEConfig(hidden=config.hidden)), config.fqe_steps),
+        (make_fqe(replace(PAPER_FQE, hidden=config.hidden)), config.fqe_steps),
         (make_sr_dice(ratio), sum(config.sr_dice_stages)),
     ]
 

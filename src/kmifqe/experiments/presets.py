@@ -42,12 +42,12 @@ class Method:
 
 
 METHODS = {
-    "kmifqe": Method("KMIFQE", "kmifqe", "kmifqe"),
+    "kmifqe": Method("KMIFQE", "kmifqe", "kmifqe-paper"),
     "kmifqe-best": Method("KMIFQE, our best", "kmifqe", "kmifqe-best"),
     "kmifqe-identity": Method("w/o metric", "kmifqe", "kmifqe-identity"),
-    "sr-dice": Method("SR-DICE", "sr-dice", "sr-dice"),
-    "fqe": Method("FQE", "fqe", "fqe"),
-    "fqe-standardized": Method("FQE, standardised", "fqe", "fqe", ("inputs=standardized",)),
+    "sr-dice": Method("SR-DICE", "sr-dice", "sr-dice", ("center_rewards=false",)),
+    "fqe": Method("FQE", "fqe", "fqe-paper"),
+    "fqe-standardized": Method("FQE, standardised", "fqe", "fqe-paper", ("inputs=standardized",)),
 }
 
 
@@ -145,8 +145,10 @@ PRESETS = {
         training=Training(steps=20_000, envs=8, hidden=64, episodes=4),
         steps={"kmifqe": 6_000, "fqe": 15_000, "sr-dice": (1_500, 10_000, 9_000)},
         settings={
-            "": ("hidden=64", "features=64", "batch=256", "ratio_batch=512", "target_period=12", "tau=0.05"),
-            "kmifqe": ("learning_rate=0.003", "metric_period=50"),
+            "": ("hidden=64", "features=64", "batch=256", "ratio_batch=512"),
+            "kmifqe": ("learning_rate=0.003", "target_period=12", "metric_period=50"),
+            "fqe": ("tau=0.05",),
+            "sr-dice": ("tau=0.05",),
         },
         fit_settings={"components": (5, 10), "hidden": (64, 64), "steps": 1_500},
     ),

@@ -20,7 +20,16 @@ from kmifqe.report.result import provenance
 RESULTS = Path("experiments") / "results"  # under the current directory, unless the user says where
 DIGITS = 6  # significant, of stored numbers: float32 has no more
 # Settings that committed records may have or lack, each with the value at which it changes nothing.
-WITHOUT_EFFECT = {"bias_share": 1.0, "start_at_mean": False, "average_step": 0}
+WITHOUT_EFFECT = {
+    "bias_share": 1.0,
+    "start_at_mean": False,
+    "average_step": 0,
+    "units": "rewards",
+    "bounded": False,
+    "center_rewards": False,
+    "decay_steps": 0,
+    "tau": 0.0,
+}
 
 T = TypeVar("T")
 # Statistics of V̂'s error by name: rmse, bias, ... None: not known, or a training diverged.

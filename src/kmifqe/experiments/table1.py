@@ -90,7 +90,8 @@ def _method_settings(row: Row, method: str, context: Context) -> dict[str, Any]:
     run = context.preset.run_of(method, row.kind)
     fitted = row.kind == "d4rl" and METHODS[method].needs_density
     return {
-        "estimator": run.estimator.name.removesuffix("-best"),  # which KMIFQE it is, its config says
+        # Which KMIFQE or FQE it is, the config says.
+        "estimator": run.estimator.name.removesuffix("-best").removesuffix("-paper"),
         "config": config_dict(run.estimator.config),
         "steps": run.steps,
         "seeds": context.preset.seeds,

@@ -23,6 +23,7 @@ from kmifqe.mdp.ask import (
     target_actions,
 )
 from kmifqe.mdp.host_rows import HostRows, free_device_bytes
+from kmifqe.mdp.returns import value_units
 from kmifqe.mdp.transitions import Transitions
 
 
@@ -113,6 +114,10 @@ class Problem:
     state_mean: Float[Array, " q"]
     state_std: Float[Array, " q"]  # 1 where a column is constant
     gamma: Float[Array, ""]
+    value_center: Float[
+        Array, ""
+    ]  # mean of the normalised returns that follow logged rows, see `value_units`
+    value_scale: Float[Array, ""]  # their standard deviation, always positive
     # Of a bootstrap, mean 1; `fit` gives each seed its own. None: every episode counts once.
     episode_weights: Float[Array, " m"] | None = field(default=None, kw_only=True)
     counts: RowCounts = field(metadata={"static": True})
@@ -155,7 +160,16 @@ class Problem:
         low, high, _ = action_box(t, policy)
         mean, std = mean_and_std(t.states)
         std = np.where(std > 1e-6 * np.maximum(np.abs(mean), 1e-6), std, 1.0)
-        small = {"action_low": low, "action_high": high, "state_mean": mean, "state_std": std, "gamma": gamma}
+        center, scale = value_units(t, gamma)
+        small = {
+            "action_low": low,
+            "action_high": high,
+            "state_mean": mean,
+            "state_std": std,
+            "gamma": gamma,
+            "value_center": center,
+            "value_scale": scale,
+        }
         return cls(
             target_actions=put("target_actions", target),
             log_mu=None if log_mu is None else jax.device_put(log_mu),

@@ -14,18 +14,28 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from kmifqe.estimators.base import Estimate, Estimator, Kernel, Network, Refresh, input_units
+from kmifqe.estimators.base import Estimate, Estimator, Kernel, Network, Refresh, input_units, soft_share
 from kmifqe.estimators.kmifqe import algorithm
 from kmifqe.estimators.kmifqe.algorithm import KMIFQEState
 from kmifqe.estimators.kmifqe.config import KMIFQEConfig
 from kmifqe.estimators.kmifqe.rows import inputs, log_mu
 from kmifqe.estimators.registry import PRESETS, EstimatorEntry
+from kmifqe.estimators.sizing import FitSize
 from kmifqe.maths import mlp
 from kmifqe.maths.kernel import clipped_weight, log_kernel
 from kmifqe.maths.metric import optimal_metric
 from kmifqe.mdp.problem import Problem
 
-__all__ = ["BEST", "ENTRIES", "KMIFQEConfig", "KMIFQEState", "make_kmifqe", "make_kmifqe_best"]
+__all__ = [
+    "BEST",
+    "DEFAULT",
+    "ENTRIES",
+    "PAPER",
+    "KMIFQEConfig",
+    "KMIFQEState",
+    "make_kmifqe",
+    "make_kmifqe_best",
+]
 
 PAPER = KMIFQEConfig()
 
@@ -44,12 +54,13 @@ def make_kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
             partial(algorithm.refresh, config),
             every=algorithm.refresh_every(config),
             kind=partial(algorithm.refresh_kind, config),
-            recomputed=("table", "envelope", "target"),
+            recomputed=("table", "envelope") if config.tau else ("table", "envelope", "target"),
             restart_every=config.metric_steps,
         ),
         final_value=partial(algorithm.averaged_value, config) if config.average_step else None,
         q=partial(_q, config),
         network=partial(_network, config),
+        features=partial(_features, config),
         kernel=Kernel(
             lambda state: state.h,
             partial(_log_weight_factors, config),
@@ -62,9 +73,16 @@ def make_kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
             ),
             bias_removed=partial(_bias_removed, config),
         ),
-        arrived=lambda steps, gamma: 1.0 - gamma ** (steps // config.target_period),
+        arrived=partial(_arrived, config),
         check_steps=config.check_steps,
     )
+
+
+def _arrived(config: KMIFQEConfig, steps: int, gamma: float) -> float:
+    """Return the largest share of V that can have arrived after `steps`: each copy passes on γ of what it holds."""
+    if config.tau:
+        return soft_share(config.tau, steps, gamma)
+    return 1.0 - gamma ** (steps // config.target_period)
 
 
 # What differs between the columns of the paper's appendix; everything else is the config's own default.
@@ -97,7 +115,7 @@ def _at_preset(preset: str, steps: int | None) -> dict[str, Any]:
 BEST = KMIFQEConfig(
     cut_actions=True,
     half_fqe_at=0.02,
-    start_at_mean=True,
+    units="returns",
     bias="held",
     bias_step=500_000,  # of a million; `_best_at_preset` takes the shares of the steps that there are
     average_step=750_000,
@@ -116,23 +134,74 @@ def make_kmifqe_best(config: KMIFQEConfig = BEST) -> Estimator:
     return make_kmifqe(config)._replace(name="kmifqe-best")
 
 
-_KMIFQE = EstimatorEntry(
-    name="kmifqe",
-    label="KMIFQE",
-    color="#0072b2",
-    dark_color="#56b4e9",
+# What users get (docs/estimators/kmifqe.md has why): weights are cut at 10, the kernel's bias is subtracted, Q is
+# learned in the units of the log's returns, and the target network moves softly, so that few steps are enough.
+DEFAULT = KMIFQEConfig(
+    clip=(1e-3, 10.0),
+    bias="subtracted",
+    units="returns",
+    bounded=True,
+    cut_actions=True,
+    learning_rate=1e-3,
+    bandwidth_period=4,
+    tau=0.02,
+)
+METRICS = 30  # in a fit of the default sizes
+
+
+def _sized(size: FitSize) -> dict[str, Any]:
+    """Return the sizes of a fit, with a learning rate that falls over all of its steps."""
+    return {
+        "hidden": size.hidden,
+        "batch": size.batch,
+        "learning_rate": size.learning_rate,
+        "decay_steps": size.steps,
+        "tau": size.tau,
+        "target_period": max(1, size.steps // METRICS),
+    }
+
+
+def _default_at_preset(preset: str, steps: int | None) -> dict[str, Any]:
+    """Return the batch and the steps of a preset; what else a preset has is the paper's, or was made for it."""
+    column = preset.removesuffix("-fast")
+    return {"batch": _COLUMNS.get(column, {}).get("batch", 1024), "decay_steps": steps or PRESETS[preset]}
+
+
+@cache  # one object per config, as of `make_kmifqe`
+def make_kmifqe_paper(config: KMIFQEConfig = PAPER) -> Estimator:
+    """Return KMIFQE under the name of the paper's settings, so that both can stand in one table."""
+    return make_kmifqe(config)._replace(name="kmifqe-paper")
+
+
+_PAPER = EstimatorEntry(
+    name="kmifqe-paper",
+    label="KMIFQE, as in the paper",
+    color="#4a5fc1",
+    dark_color="#96a6f5",
     config=PAPER,
-    make=make_kmifqe,
+    make=make_kmifqe_paper,
     needs_density=True,
-    summary="in-sample fitted Q evaluation with a learned kernel, as in the paper",
+    summary="in-sample fitted Q evaluation with a learned kernel, to the paper's letter",
     page="docs/estimators/kmifqe.md",
     at_preset=_at_preset,
     steps_at=PRESETS.__getitem__,
 )
 ENTRIES = (
-    _KMIFQE,
     replace(
-        _KMIFQE,
+        _PAPER,
+        name="kmifqe",
+        label="KMIFQE",
+        color="#0072b2",
+        dark_color="#56b4e9",
+        config=DEFAULT,
+        make=make_kmifqe,
+        summary="in-sample fitted Q evaluation with a learned kernel",
+        at_preset=_default_at_preset,
+        sized=_sized,
+    ),
+    _PAPER,
+    replace(
+        _PAPER,
         name="kmifqe-best",
         label="KMIFQE, best settings",
         color="#c4500a",
@@ -144,12 +213,13 @@ ENTRIES = (
         at_preset=_best_at_preset,
     ),
     replace(
-        _KMIFQE,
+        _PAPER,
         name="kmifqe-identity",
         label="KMIFQE without metric",
         color="#c98500",
         dark_color="#f0b440",
         config=KMIFQEConfig(metric="identity"),
+        make=make_kmifqe,
         summary="KMIFQE without its metric, the paper's ablation",
     ),
 )
@@ -162,14 +232,23 @@ def _q(
     config: KMIFQEConfig, state: KMIFQEState, problem: Problem, states: Array, actions: Array
 ) -> Float[Array, " n"]:
     x = inputs(config, problem, states, actions)
-    return jax.vmap(mlp.q_value, in_axes=(None, 0))(state.params, x) * state.reward_scale
+    f = jax.vmap(mlp.q_value, in_axes=(None, 0))(state.params, x)
+    return state.units.value(state.units.bounded(f, problem) if config.bounded else f)
+
+
+def _features(
+    config: KMIFQEConfig, state: KMIFQEState, problem: Problem, states: Array, actions: Array
+) -> Float[Array, "n hidden"]:
+    passes = jax.vmap(mlp.q_pass, in_axes=(None, 0))(state.params, inputs(config, problem, states, actions))
+    return passes.u2
 
 
 def _network(config: KMIFQEConfig, state: KMIFQEState, problem: Problem) -> Network:
     p = state.params
-    layers = (p.w1, p.b1), (p.w2, p.b2), (p.w3[:, None], p.b3[None])
+    b3 = p.b3 + state.units.center / state.units.scale
+    layers = (p.w1, p.b1), (p.w2, p.b2), (p.w3[:, None], b3[None])
     shift, scale = input_units(problem, "standardized")
-    return Network(layers, "tanh", shift, scale, state.reward_scale, config.cut_actions)
+    return Network(layers, "tanh", shift, scale, state.units.scale, config.cut_actions)
 
 
 def _log_weight_factors(
@@ -195,7 +274,7 @@ def _hessians_and_metrics(
         H = 0.5 * (H + H.T)
         learned = config.metric == "learned"
         A = optimal_metric(H, config.metric_floor) if learned else jnp.eye(problem.action_dim)
-        return state.reward_scale * H, A
+        return state.units.scale * H, A
 
     return jax.vmap(at)(inputs(config, problem, states, actions))
 

@@ -17,12 +17,13 @@ from jaxtyping import Array, Float
 from kmifqe.estimators.base import (
     Info,
     RowMeans,
+    ValueUnits,
     action_scale,
-    in_unit,
+    learning_rates,
     mean_over_rows,
-    reward_scale,
     row_means,
     row_weights,
+    value_units,
 )
 from kmifqe.estimators.kmifqe import rows as table
 from kmifqe.estimators.kmifqe import sampling
@@ -48,7 +49,7 @@ class KMIFQEState(NamedTuple):
     h: Float[Array, ""]
     log_h: Float[Array, ""]  # running mean of log h, which the envelope is built around
     log_v: Float[Array, ""]  # running log of v, used where μ(π̃(s')|s') is unknown
-    reward_scale: Float[Array, ""]  # the unit Q is learned in
+    units: ValueUnits  # what the network's output means
     row_means: RowMeans | None  # of the rows' bootstrap weights; None without a bootstrap
     bias_network: mlp.QParams | None  # the mean network whose bias is subtracted, with bias="held"
     target: mlp.QParams | None  # the target network, where a step asks it for rows (`_keeps_target`)
@@ -61,11 +62,9 @@ def init(config: KMIFQEConfig, key: Array, problem: Problem) -> KMIFQEState:
     `config`: the settings. `key`: random, for the network and the first bandwidth. `problem`: the log.
     """
     table.check_problem(config, problem)
-    unit, means = reward_scale(problem), row_means(problem)
+    means = row_means(problem)
     network_key, bandwidth_key = jax.random.split(key)
     params = mlp.init_q(network_key, problem.state_dim + problem.action_dim, config.hidden)
-    if config.start_at_mean:
-        params = _started_at_mean_reward(params, problem, unit)
     first = table.build_table(config, params, problem, metric=False)
     h = jnp.float32(config.bandwidth or 1.0) if first.bandwidths is None else first.bandwidths.pilot
     first = first._replace(bias=_first_bias(config, params, problem))
@@ -77,7 +76,7 @@ def init(config: KMIFQEConfig, key: Array, problem: Problem) -> KMIFQEState:
         h=h,
         log_h=jnp.log(h),
         log_v=jnp.float32(jnp.nan),
-        reward_scale=unit,
+        units=value_units(problem, config.units),
         row_means=means,
         bias_network=params if config.bias == "held" else None,
         target=params if _keeps_target(config) else None,
@@ -132,7 +131,7 @@ def step(
         "filled": jnp.mean(batch.filled),
     }
     if state.averaged is not None:
-        state = state._replace(averaged=_with_copy(config, t, state.averaged, state.params, problem))
+        state = state._replace(averaged=_with_copy(config, t, state, problem))
     return state, info
 
 
@@ -172,7 +171,7 @@ def _optimal_bandwidth(
     p = minibatch_pass(state.params, x, bias, jnp.zeros(config.batch), config.precision)
     b_squared = optax.tree.norm(p.gradient, squared=True) / config.batch**2
     nonterminal = rows < problem.counts.nonterminal
-    reward = (1.0 - gamma) * in_unit(problem.rewards[rows], state.reward_scale)
+    reward = state.units.reward(problem.rewards[rows], gamma)
     td_error = reward + gamma * _target_values(config, rows, state, problem) - p.q
     # The floor is one of densities in the log's own units of action, as the paper's; h is in half action ranges.
     log_half = jnp.sum(jnp.log(action_scale(problem)[1]))
@@ -212,16 +211,21 @@ def _td_update(
     """Return the state after one Adam step on w̄ times the mean squared TD error, and the loss."""
     rows = batch.rows
     x = inputs(config, problem, problem.states[rows], problem.actions[rows])
-    rewards = in_unit(problem.rewards[rows], state.reward_scale)
-    bootstrap_value, bias = state.table.bootstrap_value[rows], None
-    if config.bias != "ignored":
-        bias = _bias_of_rows(config, rows, state)
+    nonterminal = rows < problem.counts.nonterminal
+    bootstrap_value, bias = _bootstrap_values(config, rows, state, problem)
+    if bias is not None:
         bootstrap_value = bootstrap_value - bias
     if batch.is_fqe is not None:
         assert state.target is not None  # kept for this
         fqe_value = sampling.target_values(config, state.target, problem, rows)
         bootstrap_value = jnp.where(batch.is_fqe, fqe_value, bootstrap_value)
-    goal = (1.0 - problem.gamma) * rewards + problem.gamma * bootstrap_value
+    info: Info = {}
+    if config.bounded:
+        bounded = state.units.bounded(bootstrap_value, problem)
+        info["cut"] = state.units.scale * jnp.mean(jnp.abs(bounded - bootstrap_value))
+        bootstrap_value = bounded
+    bootstrap_value = jnp.where(nonterminal, bootstrap_value, state.units.end)
+    goal = state.units.reward(problem.rewards[rows], problem.gamma) + problem.gamma * bootstrap_value
     # The gradient of the mean squared TD error: coefficients q − goal, and the constants outside.
     weights = sampling.loss_weights(batch, state.row_means, problem)
     p = minibatch_pass(state.params, x, -weights * goal, weights, config.precision)
@@ -229,18 +233,34 @@ def _td_update(
     scale = 2.0 * mean_weight / filled
     gradient = jax.tree.map(lambda g: scale * g, p.gradient)
     updates, opt_state = _optimizer(config).update(gradient, state.opt_state, state.params)
-    info = {"loss": jnp.sum(weights * (goal - p.q) ** 2) / filled}
+    info["loss"] = jnp.sum(weights * (goal - p.q) ** 2) / filled
     if bias is not None:
         info["bias"] = _bias_of_value(bias, weights, batch, state, problem)
-    return state._replace(params=optax.apply_updates(state.params, updates), opt_state=opt_state), info
+    params, target = optax.apply_updates(state.params, updates), state.target
+    if config.tau:
+        target = optax.incremental_update(params, target, config.tau)
+    return state._replace(params=params, opt_state=opt_state, target=target), info
+
+
+def _bootstrap_values(
+    config: KMIFQEConfig, rows: Array, state: KMIFQEState, problem: Problem
+) -> tuple[Float[Array, " rows"], Float[Array, " rows"] | None]:
+    """Return Q̄(s', a') of rows, and the kernel's bias of it that is to be subtracted; None for nothing."""
+    if config.tau:
+        assert state.target is not None  # it moves at every step, so that no table of it would last
+        read = table.for_rows(config, state.target, problem, rows)
+        bootstrap_value = table.bootstrap_value(config, state.target, read)
+        bias = None if config.bias == "ignored" else table.taylor_bias(config, state.target, read)
+    else:
+        assert state.table.bootstrap_value is not None
+        bootstrap_value = state.table.bootstrap_value[rows]
+        bias = None if state.table.bias is None else state.table.bias[rows]
+    return bootstrap_value, None if bias is None else _bias_of_rows(config, rows, bias, state)
 
 
 def _optimizer(config: KMIFQEConfig) -> optax.GradientTransformation:
     """Return Adam on one flat vector: one kernel instead of one for every layer's weights."""
-    rate: float | optax.Schedule = config.learning_rate
-    if config.decay_steps:
-        rate = optax.cosine_decay_schedule(config.learning_rate, config.decay_steps, alpha=0.01)
-    return optax.flatten(optax.adam(rate))
+    return optax.flatten(optax.adam(learning_rates(config)))
 
 
 class RefreshKind(NamedTuple):
@@ -276,6 +296,9 @@ def refresh(config: KMIFQEConfig, kind: RefreshKind, state: KMIFQEState, problem
         new = sampling.updated_envelope(config, state.log_h, state.envelope, state.table, problem)
         return state._replace(envelope=new)
     params, network, bias = state.params, state.bias_network, state.table.bias
+    if config.tau:
+        assert state.target is not None
+        params = state.target
     if kind.metrics:
         new_table = table.build_table(config, params, problem, metric=config.metric == "learned")
     else:
@@ -283,7 +306,7 @@ def refresh(config: KMIFQEConfig, kind: RefreshKind, state: KMIFQEState, problem
         new_table = state.table._replace(bootstrap_value=values)
     if kind.averages:
         network = _with_network(config, network, params)
-    if config.bias == "subtracted":
+    if config.bias == "subtracted" and not config.tau:
         bias = table.for_every_row(config, params, problem, table.taylor_bias)
     elif kind.holds_bias:
         assert network is not None
@@ -309,16 +332,18 @@ def refresh_every(config: KMIFQEConfig) -> int:
     return divisors[-1] if 5 * divisors[-1] >= config.envelope_period else config.target_period
 
 
-def _first_value(config: KMIFQEConfig, params: mlp.QParams, problem: Problem) -> Float[Array, ""]:
-    """Return the mean of Q(s₀, π̃(s₀)), in the unit Q is learned in."""
+def _first_value(
+    config: KMIFQEConfig, params: mlp.QParams, units: ValueUnits, problem: Problem
+) -> Float[Array, ""]:
+    """Return the mean of Q(s₀, π̃(s₀)), in the units Q is learned in."""
     x = inputs(config, problem, problem.first_states, problem.first_actions)
     q = jax.vmap(mlp.q_value, in_axes=(None, 0))(params, x)
-    return mean_over_rows(q, problem.episode_weights)
+    return mean_over_rows(units.bounded(q, problem) if config.bounded else q, problem.episode_weights)
 
 
 def value(config: KMIFQEConfig, state: KMIFQEState, problem: Problem) -> Float[Array, ""]:
     """Return V̂, the last line of Algorithm 1, from the settings `config`, a `state` and the log, `problem`."""
-    return _first_value(config, state.params, problem) * state.reward_scale
+    return state.units.value(_first_value(config, state.params, state.units, problem))
 
 
 # --- Departures from the paper, each off by default. Cut actions are in `rows.inputs`, FQE's rows in `sampling`.
@@ -327,14 +352,9 @@ NEIGHBOUR = 4.0  # bandwidths: only the clip from below draws rows beyond, where
 AVERAGED = 0.05  # of the steps before a bias is held: a mean over so many copies has lost the steps' noise
 
 
-def _started_at_mean_reward(params: mlp.QParams, problem: Problem, unit: Array) -> mlp.QParams:
-    """Return the network moved up to the log's mean reward (docs/estimators/kmifqe.md, "start_at_mean")."""
-    return params._replace(b3=params.b3 + in_unit(jnp.mean(problem.rewards), unit))
-
-
 def _first_bias(config: KMIFQEConfig, params: mlp.QParams, problem: Problem) -> Float[Array, " n"] | None:
     """Return the kernel's bias of every row before the first step (docs/intervals.md, "The kernel's bias")."""
-    if config.bias == "ignored":
+    if config.bias == "ignored" or config.tau:
         return None
     if config.bias == "held":
         return jnp.zeros(problem.counts.in_sample)
@@ -347,14 +367,15 @@ def _with_network(config: KMIFQEConfig, mean: mlp.QParams | None, params: mlp.QP
     return jax.tree.map(lambda mean, new: mean + weight * (new - mean), mean, params)
 
 
-def _bias_of_rows(config: KMIFQEConfig, rows: Array, state: KMIFQEState) -> Float[Array, " rows"]:
+def _bias_of_rows(
+    config: KMIFQEConfig, rows: Array, bias: Array, state: KMIFQEState
+) -> Float[Array, " rows"]:
     """Return the bias of rows' bootstrap values; an expansion is used only at neighbours of π̃(s')."""
-    bias, squared = state.table.bias, state.table.squared
-    assert bias is not None
+    squared = state.table.squared
     if config.bias == "held" or len(squared) == 0:
-        return bias[rows]
+        return bias
     distance = jnp.sum(squared[jnp.minimum(rows, len(squared) - 1)], axis=1)
-    return jnp.where(distance <= (NEIGHBOUR * state.h) ** 2, bias[rows], 0.0)
+    return jnp.where(distance <= (NEIGHBOUR * state.h) ** 2, bias, 0.0)
 
 
 def _bias_of_value(
@@ -365,7 +386,7 @@ def _bias_of_value(
     of_kernel = jnp.where(batch.rows < counts.nonterminal, weights, 0.0)
     of_kernel = of_kernel if batch.is_fqe is None else jnp.where(batch.is_fqe, 0.0, of_kernel)
     mean = jnp.sum(of_kernel * bias) / jnp.maximum(jnp.sum(of_kernel), 1.0)
-    return value_bias(mean, problem.gamma, counts.terminated / counts.in_sample) * state.reward_scale
+    return value_bias(mean, problem.gamma, counts.terminated / counts.in_sample) * state.units.scale
 
 
 class _MeanValue(NamedTuple):
@@ -375,16 +396,15 @@ class _MeanValue(NamedTuple):
     copies: Float[Array, ""]
 
 
-def _with_copy(
-    config: KMIFQEConfig, t: Array, so_far: _MeanValue, params: mlp.QParams, problem: Problem
-) -> _MeanValue:
+def _with_copy(config: KMIFQEConfig, t: Array, state: KMIFQEState, problem: Problem) -> _MeanValue:
     """Return the mean with the copy that follows step t, if one does (docs/estimators/kmifqe.md, "average_step")."""
+    so_far = state.averaged
+    assert so_far is not None
 
     def averaged() -> _MeanValue:
         copies = so_far.copies + 1.0
-        return _MeanValue(
-            so_far.mean + (_first_value(config, params, problem) - so_far.mean) / copies, copies
-        )
+        first_value = _first_value(config, state.params, state.units, problem)
+        return _MeanValue(so_far.mean + (first_value - so_far.mean) / copies, copies)
 
     due = ((t + 1) % config.target_period == 0) & (t >= config.average_step)
     return jax.lax.cond(due, averaged, lambda: so_far)
@@ -393,5 +413,5 @@ def _with_copy(
 def averaged_value(config: KMIFQEConfig, state: KMIFQEState, problem: Problem) -> Float[Array, ""]:
     """Return V̂ as the mean over copies; `value` of `config`, `state` and `problem` where there was none yet."""
     assert state.averaged is not None
-    mean = state.averaged.mean * state.reward_scale
+    mean = state.units.value(state.averaged.mean)
     return jnp.where(state.averaged.copies > 0, mean, value(config, state, problem))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from kmifqe.errors import InputError
 from kmifqe.estimators.base import action_scale, network_input, scaled, standardized
@@ -88,7 +88,9 @@ class TargetTable(NamedTuple):
 
     squared: Float[Array, "nonterminal k"]  # z² per dimension (k = d) or ‖z‖² (k = 1), z = Lᵀ(a' − π̃(s'))
     laplacian: Float[Array, " n"]  # tr ∇²ₐQ̄ at (s', π̃(s'))
-    bootstrap_value: Float[Array, " n"]  # Q̄(s', a')
+    bootstrap_value: Float[Array, " n"] | None = (
+        None  # Q̄(s', a'); None where every step has another target network
+    )
     target_value: Float[Array, " n"] | None = None  # Q̄(s', π̃(s')); None where the metric outlives a copy
     bandwidths: BandwidthRange | None = None  # None where the bandwidth is fixed
     bias: Float[Array, " n"] | None = None  # the kernel's bias of the bootstrap value; None: it is ignored
@@ -108,21 +110,20 @@ def build_table(config: KMIFQEConfig, params: QParams, problem: Problem, *, metr
         if metric:
             z = metric_distances(H, z, config.metric_floor, config.precision)
         squared = z**2 if factors > 1 else jnp.sum(z**2, axis=1, keepdims=True)
-        next_value = bootstrap_value(config, params, rows)
-        parts = squared, jnp.trace(H, axis1=1, axis2=2), next_value
-        return (*parts, target_value) if config.has_target_values else parts
+        parts = [squared, jnp.trace(H, axis1=1, axis2=2)]
+        if not config.tau:
+            parts.append(bootstrap_value(config, params, rows))
+        if config.has_target_values:
+            parts.append(target_value)
+        return tuple(parts)
 
     n = problem.counts.in_sample
-    columns = 3 if config.has_target_values else 2
+    columns = 1 + (not config.tau) + config.has_target_values
     zeros = jnp.zeros((problem.counts.nonterminal, factors)), *[jnp.zeros(n)] * columns
-    squared, laplacian, next_value, *target_value = _over_rows(config, chunk, zeros, params, problem)
-    return TargetTable(
-        squared,
-        laplacian,
-        next_value,
-        target_value=target_value[0] if target_value else None,
-        bandwidths=_bandwidth_range(config, squared, problem),
-    )
+    squared, laplacian, *values_of_rows = _over_rows(config, chunk, zeros, params, problem)
+    bandwidths = _bandwidth_range(config, squared, problem)
+    columns_of_rows = dict(zip(("bootstrap_value", "target_value"), values_of_rows, strict=False))
+    return TargetTable(squared, laplacian, bandwidths=bandwidths, **columns_of_rows)
 
 
 def _bandwidth_range(
@@ -179,6 +180,29 @@ def taylor_bias(config: KMIFQEConfig, params: QParams, rows: Chunk) -> Float[Arr
     return taylor_terms(params, rows.from_states, rows.target_actions, delta, config.precision)
 
 
+def for_rows(config: KMIFQEConfig, params: QParams, problem: Problem, rows: Int[Array, " chunk"]) -> Chunk:
+    """Return what the network `params` of `config` reads of the `rows` of `problem`, given by their numbers."""
+    fields = problem.next_states[rows], problem.next_actions[rows], problem.target_actions[rows]
+    return _chunk(config, params, problem, *fields)
+
+
+def _chunk(
+    config: KMIFQEConfig,
+    params: QParams,
+    problem: Problem,
+    next_states: Array,
+    next_actions: Array,
+    target_actions: Array,
+) -> Chunk:
+    _, half = action_scale(problem)
+    return Chunk(
+        state_part(params, standardized(problem, next_states), config.precision),
+        scaled(problem, next_actions, cut=config.cut_actions),
+        scaled(problem, target_actions, cut=config.cut_actions),
+        (next_actions - target_actions) / half,
+    )
+
+
 def for_every_row(
     config: KMIFQEConfig,
     params: QParams,
@@ -208,20 +232,11 @@ def _over_rows(
     if n == 0:
         return outputs
     size = min(n, CHUNK.get(jax.default_backend(), DEVICE_CHUNK))
-    _, half = action_scale(problem)
 
     def body(i: Array, outputs: tuple[Array, ...]) -> tuple[Array, ...]:
         start = jnp.minimum(i * size, n - size)
-        next_states, next_actions, target_actions = (
-            _part(field, start, size)
-            for field in (problem.next_states, problem.next_actions, problem.target_actions)
-        )
-        rows = Chunk(
-            state_part(params, standardized(problem, next_states), config.precision),
-            scaled(problem, next_actions, cut=config.cut_actions),
-            scaled(problem, target_actions, cut=config.cut_actions),
-            (next_actions - target_actions) / half,
-        )
+        fields = problem.next_states, problem.next_actions, problem.target_actions
+        rows = _chunk(config, params, problem, *(_part(field, start, size) for field in fields))
         return tuple(
             jax.lax.dynamic_update_slice_in_dim(output, part, start, axis=0)
             for output, part in zip(outputs, function(rows), strict=True)

@@ -164,7 +164,8 @@ def with_fqe_rows(config: KMIFQEConfig, random_bits: Array, drawn: Accepted, pro
     """
     n = problem.counts.in_sample
     filled = drawn.filled.astype(jnp.float32)
-    share = drawn.mean_weight**2 / jnp.maximum(drawn.mean_square, 1e-30)
+    # Of a minibatch's weights, so that chance may take it beyond all rows where these are few.
+    share = jnp.minimum(drawn.mean_weight**2 / jnp.maximum(drawn.mean_square, 1e-30), 1.0)
     if not config.half_fqe_at:
         return Minibatch(drawn.rows, filled, None, n * share)
     choose, rows = random_bits.reshape(2, -1)

@@ -1,0 +1,57 @@
+"""How large a fit is by default: network, minibatch, learning rate and steps follow from the log's size and γ."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from kmifqe.mdp.problem import Problem
+
+
+class ProblemSize(NamedTuple):
+    """What the sizes of a fit depend on."""
+
+    rows: int  # logged transitions that can be learned from
+    gamma: float
+
+
+TYPICAL = ProblemSize(rows=100_000, gamma=0.99)  # where no problem is known yet
+
+
+class FitSize(NamedTuple):
+    """The sizes of one fit."""
+
+    hidden: int  # units in each of two layers
+    batch: int  # rows a step
+    learning_rate: float
+    steps: int
+    tau: float  # share of the network that moves into the target network at each step
+
+
+# Up to so many rows -> hidden units, minibatch, learning rate, steps. A large network learns a log of a few thousand
+# rows by heart, and a large log is worth more steps (docs/estimators/fqe.md has what was tried).
+SIZES: tuple[tuple[float, int, int, float, int], ...] = (
+    (1_000, 16, 256, 2e-3, 6_000),
+    (4_000, 32, 256, 2e-3, 6_000),
+    (40_000, 64, 256, 2e-3, 6_000),
+    (200_000, 128, 256, 1e-3, 12_000),
+    (math.inf, 256, 512, 1e-3, 30_000),
+)
+# The target network passes a share τ(1 − γ) of a value on in a step. With so many e-foldings nothing is left over; τ
+# itself is bounded, because a target network that is too fast lets Q run away.
+FOLDS = 12.0
+TAU = (0.01, 0.1)
+
+
+def size_of(problem: Problem) -> ProblemSize:
+    """Return the size of `problem`."""
+    return ProblemSize(problem.counts.used, float(problem.gamma))
+
+
+def fit_size(size: ProblemSize, steps: int | None = None) -> FitSize:
+    """Return the sizes of a fit to a problem of this `size`, with `steps` steps if they are given."""
+    _, hidden, batch, learning_rate, own = next(line for line in SIZES if size.rows <= line[0])
+    total = own if steps is None else steps
+    low, high = TAU
+    tau = min(max(FOLDS / (total * (1.0 - size.gamma)), low), high)
+    return FitSize(hidden, batch, learning_rate, total, round(tau, 4))

@@ -1,0 +1,41 @@
+"""The unit and the zero that values are learned in: the mean and the spread of the log's own returns."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.signal import lfilter
+
+from kmifqe.mdp.transitions import Transitions
+
+EPISODES = 2_000  # looked at, evenly chosen: a spread is then known to some per cent
+LEAST = 1e-6  # of the rewards' size: a log of constant rewards has returns without any spread
+
+
+def value_units(t: Transitions, gamma: float) -> tuple[float, float]:
+    """Return (center, scale): values of the log's states are around `center` and differ by about `scale`.
+
+    They are the mean and the standard deviation over logged rows of the normalised return that follows,
+    (1 − γ) Σ γᵏ r, discounted by `gamma`. After an end the reward is 0. Where an episode of `t` is cut, or rows of it
+    were lost, the mean reward stands for what was not seen.
+
+    So r + c moves `center` by c where no episode ends, and c·r multiplies both by c: an estimator that learns
+    (V − center)/scale is equivariant to shift and scale of the rewards.
+    """
+    mean = float(t.rewards.mean(dtype=np.float64))
+    first = t.first_rows
+    last = np.concatenate([first[1:], [len(t)]])
+    chosen = np.unique(np.linspace(0, len(first) - 1, min(len(first), EPISODES)).astype(int))
+    returns = [_returns_to_go(t, slice(first[e], last[e]), gamma, mean) for e in chosen]
+    each = np.concatenate(returns)
+    size = max(abs(mean), float(np.abs(t.rewards).max()), 1e-30)
+    scale = float(each.std())
+    # Constant rewards: any unit will do, but it must follow the rewards' scale.
+    return mean + float(each.mean()), scale if scale > LEAST * size else size
+
+
+def _returns_to_go(t: Transitions, rows: slice, gamma: float, mean: float) -> np.ndarray:
+    """Return (1 − γ) Σ γᵏ (r − mean) from every row of one episode on; after a termination r is 0 for ever."""
+    centred = (1.0 - gamma) * (t.rewards[rows].astype(np.float64) - mean)
+    if t.terminated[rows.stop - 1]:
+        centred[-1] -= gamma * mean
+    return np.asarray(lfilter([1.0], [1.0, -gamma], centred[::-1])[::-1])
