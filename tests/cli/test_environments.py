@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
 
@@ -106,6 +107,7 @@ def test_what_may_not_be_opened_is_one_sentence(tmp_path, question):
             capture_output=True,
             text=True,
             timeout=300,
+            env=os.environ | {"COLUMNS": "400"},  # or a box breaks a long path into lines
         )
     finally:
         for path in closed:

@@ -223,7 +223,7 @@ def test_a_fitted_density_is_fitted_once(evaluate, stop_after, tmp_path, monkeyp
         (("--seeds", 3), ["seeds = [0, 1]", "seeds = [0, 1, 2]"]),
         (("--steps", 40), ["steps = 20", "steps = 40"]),
         (("--gamma", 0.9), ["gamma = 0.5", "gamma = 0.9"]),
-        (("--set", "tau=0.5"), ["tau = 0.005", "tau = 0.5"]),
+        (("--set", "tau=0.5"), ["tau = 0.1", "tau = 0.5"]),
         (("--force",), ["--force", "--resume"]),
     ],
 )

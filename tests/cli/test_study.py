@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.test_study import GOOD, record
+from experiments.study_records import record
+from experiments.test_study_tables import GOOD
 from kmifqe.experiments import faults, study
 from kmifqe.experiments.records import write_record
 

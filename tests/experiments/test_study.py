@@ -25,49 +25,8 @@ from kmifqe.experiments.study import (
     shard_of,
 )
 
-SMOKE = PRESETS["smoke"]
-FACTS = Measurements(
-    log=LogFacts(
-        rows=RowCounts(3000, 3000, 2000, 0, 1000, 0, 1000),
-        episode_longest=3,
-        atom_share=0.0,
-        atom_shares=[0.0],
-        reward_mean=2.0,
-        reward_std=5.0,
-        reward_low=-20.0,
-        reward_high=20.0,
-        reward_span=40.0,
-        return_std=4.0,
-    ),
-    uses_density=False,
-)
-SHAPE = Shape("lqr", 2, 1, episodes=1000, length=3)
-
-
-def record(
-    number: int, values: list[float], truth: float, *, told_width: float = 1.0, seed: int = 1, **changes: Any
-) -> ProblemRecord:
-    """Return the record of a problem with one estimate of these values."""
-    estimate = Estimate(
-        estimator="kmifqe",
-        config={},
-        gamma=0.9,
-        seeds=tuple(range(len(values))),
-        steps=1,
-        values=np.array(values),
-        recorded_steps=np.array([1]),
-        trajectory=np.array([values]),
-        infos={},
-        seconds=1.0,
-        device="cpu",
-        bootstrap=True,
-        episodes=1000,
-        measurements=FACTS,
-    )
-    problem = FamilyProblem(SHAPE, seed, width=1.0, departure=0.0, told_width=told_width)
-    known = {"description": f"problem {number}", "overlap": 0.2, "hopeless": False} | changes
-    facts = Facts(problem, truth=truth, truth_error=0.0, **known)
-    return ProblemRecord(preset="smoke", **made_here(), number=number, facts=facts, estimates=[estimate])
+SMOKE = replace(PRESETS["smoke"], gym=())  # what every machine can run
+FULL = PRESETS["full"].items()
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from scipy import stats
 
 from kmifqe.errors import InputError
 from kmifqe.estimators import Estimate
-from kmifqe.trust.interval import WIDER, interval_of
+from kmifqe.trust.interval import SHARED, WIDER, interval_of
 
 
 def estimate(values: np.ndarray | list[float], *, episodes: int = 10**9, bootstrap: bool = True) -> Estimate:
@@ -104,3 +105,31 @@ def test_intervals_of_a_mean_cover_it_as_often_as_they_say(episodes: int, seeds:
     # here that the others have right: a little too wide.
     error = np.sqrt(0.9 * 0.1 / trials)
     assert 0.9 - 4 * error < covered < 0.97
+
+
+def with_chance(values: list[float], log_std: float, *, episodes: int = 10**9) -> Estimate:
+    chance = SimpleNamespace(log_std=log_std)
+    return replace(
+        estimate(values, episodes=episodes, bootstrap=False), measurements=SimpleNamespace(chance=chance)
+    )
+
+
+def test_both_sources_add_up_where_the_log_s_part_is_known() -> None:
+    values = [1.0, 2.0, 4.0, 5.0]
+    networks = np.var(values, ddof=1) * (SHARED + 1 / 4)
+    interval = interval_of(with_chance(values, 3.0), 0.95)
+    assert interval is not None
+    freedom = (9.0 + networks) ** 2 / (
+        networks**2 / 3
+    )  # Satterthwaite; so many episodes know their part exactly
+    half = WIDER * stats.t.ppf(0.975, freedom) * np.sqrt(9.0 + networks)
+    assert 0.5 * interval.width == pytest.approx(half, rel=1e-6)
+    assert interval.freedom == pytest.approx(freedom, rel=1e-6)
+
+
+def test_more_networks_of_one_spread_narrow_the_interval_down_to_what_they_have_wrong_alike() -> None:
+    few, many = [-1.0, 1.0] * 3, [-1.0, 1.0] * 300
+    widths = [interval_of(with_chance(values, 0.5), 0.9).width for values in (few, many)]  # type: ignore[union-attr]
+    assert widths[1] < widths[0]
+    least = 2 * WIDER * stats.norm.ppf(0.95) * np.sqrt(0.25 + SHARED)
+    assert widths[1] == pytest.approx(least, rel=0.01)

@@ -13,7 +13,7 @@ import pytest
 from estimators.small import lqr_problem
 from kmifqe.errors import InputError
 from kmifqe.estimators import FQEConfig, KMIFQEConfig, SRDICEConfig, make_fqe, make_kmifqe, make_sr_dice
-from kmifqe.estimators.base import Estimate, Estimator, config_dict, network_input
+from kmifqe.estimators.base import Estimate, Estimator, ValueUnits, config_dict, network_input
 from kmifqe.estimators.fqe import FQEState
 from kmifqe.estimators.kmifqe.algorithm import KMIFQEState
 from kmifqe.maths.mlp import action_hessian, init_layers, init_q
@@ -32,8 +32,8 @@ from report.small import small_landscape
 
 KERNEL = make_kmifqe(KMIFQEConfig(hidden=8, batch=32, target_period=5))
 CUT = make_kmifqe(KMIFQEConfig(hidden=8, batch=32, target_period=5, cut_actions=True))
-PLAIN = make_fqe(FQEConfig(hidden=8, batch=32))
-STANDARD = make_fqe(FQEConfig(hidden=8, batch=32, inputs="standardized"))
+PLAIN = make_fqe(FQEConfig(hidden=8, batch=32, inputs="raw", bounded=False))
+STANDARD = make_fqe(FQEConfig(hidden=8, batch=32, bounded=False))
 
 
 @pytest.fixture(scope="module")
@@ -43,14 +43,14 @@ def problem() -> Problem:
 
 def untrained(estimator: Estimator, problem: Problem, seed: int) -> KMIFQEState | FQEState:
     """Return a state as a fit would leave it, of fresh networks: nothing is compiled for it."""
-    key, unit = jax.random.key(seed), jnp.float32(4.0)
+    key, units = jax.random.key(seed), ValueUnits(jnp.float32(-0.5), jnp.float32(4.0))
     inputs = problem.state_dim + problem.action_dim
     if isinstance(estimator.config, KMIFQEConfig):
-        known = {"params": init_q(key, inputs, 8), "h": jnp.float32(0.3), "reward_scale": unit}
+        known = {"params": init_q(key, inputs, 8), "h": jnp.float32(0.3), "units": units}
         return KMIFQEState(**dict.fromkeys(KMIFQEState._fields) | known)
     layers = init_layers(key, (inputs, 8, 8, 1))
     scale = 2.0 ** jnp.arange(inputs) if estimator.config.inputs == "raw" else jnp.ones(inputs)
-    known = {"params": layers, "reward_scale": unit, "input_scale": scale}
+    known = {"params": layers, "units": units, "input_scale": scale}
     return FQEState(**dict.fromkeys(FQEState._fields) | known)
 
 
@@ -105,7 +105,7 @@ def test_the_layers_give_the_q_that_was_trained_beyond_the_action_box_too(estima
         expected = q(states, actions)
         found = plain_q(surface, position, landscape, states, actions)
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
-    assert surface.cut_actions == (estimator is CUT)
+    assert surface.cut_actions == (estimator in (CUT, STANDARD))
 
 
 def test_an_estimator_that_offers_no_layers_is_left_out(fits, problem, tmp_path):

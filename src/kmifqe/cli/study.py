@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -189,7 +189,26 @@ def faults(
     Console().print(_faults_table(found.lines))
 
 
-def _judged(preset: str, shard: str | None, records: Path, console: Console) -> list[Judged] | None:
+def _study(
+    preset: str, records: Path, only: str | None, half: str | None, policies: Path | None, console: Console
+) -> Study:
+    """Return what was asked for, after saying which problems cannot be run here and why."""
+    from kmifqe.experiments.study import Selection, Study, preset_named
+
+    found = Study(preset_named(preset), records, policies, Selection.of(only, half))
+    left_out = list(found.left_out().values())
+    for reason in dict.fromkeys(left_out):
+        count = left_out.count(reason)
+        console.print(
+            f"{count} problem{'s are' if count > 1 else ' is'} left out: "
+            f"{'they need' if count > 1 else 'it needs'} {escape(reason)}",
+            highlight=False,
+            soft_wrap=True,
+        )
+    return found
+
+
+def _judged(study: Study, shard: str | None, console: Console) -> list[Judged] | None:
     """Run what of the shard is missing; return every estimate, judged, or None while some problems are missing."""
     from kmifqe.cli.session import keep_compiled_programs
     from kmifqe.experiments.study import run_missing, shard_of
@@ -244,6 +263,41 @@ def _confusion_table(found: Verdicts, half: Half) -> Table:
             table.add_row(name, line["verdict"], str(line["estimates"]), *shares, *map(str, counts))
         table.add_section()
     return table
+
+
+def _power_table(found: Verdicts, half: Half) -> Table:
+    """Return a line per estimator and kind of problem: how many small errors are trusted."""
+    headings = ("", "small |error|", "trusted", "(95 % sure)", "all trusted", "in 95 %")
+    table = _table(f"Small errors that are called trustworthy, {HALF_TITLES[half]}", "problems", headings)
+    for name, tables in found.tables[half].items():
+        for line in tables["power"]:
+            trusted = line["trusted"]
+            table.add_row(
+                name,
+                line["group"],
+                str(line["estimates"]),
+                str(line["small"]),
+                _share(line["power"]),
+                f"{line['power_low']:.0%} – {line['power_high']:.0%}",
+                str(trusted),
+                _share(line["trusted_inside"] / trusted if trusted else None),
+            )
+        table.add_section()
+    return table
+
+
+def _table(title: str, name: str, headings: tuple[str, ...]) -> Table:
+    """Return an empty table: the estimator and what `name` says, then a right-justified column per heading."""
+    table = Table(title=title, title_justify="left")
+    for heading in ("estimator", name):
+        table.add_column(heading, no_wrap=True)
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    return table
+
+
+def _share(share: float | None) -> str:
+    return "–" if share is None else f"{share:.0%}"
 
 
 def _faults_table(lines: list[dict[str, Any]]) -> Table:

@@ -15,8 +15,11 @@ from pathlib import Path
 
 import msgspec
 
+from kmifqe.api import SEEDS
 from kmifqe.errors import InputError
 from kmifqe.estimators import Estimate, make_estimator
+from kmifqe.estimators.registry import DEFAULT
+from kmifqe.estimators.sizing import size_of
 from kmifqe.experiments.context import fit_run
 from kmifqe.experiments.drive import drop_programs_if_many, helpers
 from kmifqe.experiments.presets import Run
@@ -30,7 +33,6 @@ from kmifqe.trust.checks import measure, restored
 POINTS = 20  # of a stored trajectory
 TOGETHER = 6.0  # most that a shard takes of one compiled program as one piece, in linear-quadratic problems
 COMPILATION = 2.0  # what compiling for a piece takes, likewise
-USER_PRESET = "fast"  # what `kmifqe evaluate` starts from
 HALVES: tuple[Half, ...] = ("choose", "report")
 
 
@@ -73,7 +75,8 @@ def default_runs(
     `problem` is what they are fitted to and `names` are those of the registry. `settings` (texts "field=value") and
     `steps` are what a preset changes about that; by default nothing.
     """
-    made = (make_estimator(name, USER_PRESET, settings, steps) for name in names)
+    size = size_of(problem)
+    made = (make_estimator(name, DEFAULT, settings, steps, size) for name in names)
     return tuple(Run(estimator, steps or estimator.default_steps) for estimator in made)
 
 
@@ -97,7 +100,7 @@ PRESETS = {
         seeds=3,
         misled_every=2,
         family_seed=23,  # of its two linear-quadratic problems neither has ends: one program serves both
-        settings=("hidden=16", "batch=64", "kmifqe.metric_period=10"),
+        settings=("hidden=16", "batch=64"),
         steps=200,
     ),
     "full": StudyPreset(
@@ -105,23 +108,9 @@ PRESETS = {
         SHAPES,
         per_shape=20,
         gym=gym_family(tuple(TASKS), truth_episodes=400, seed=21),
-        seeds=16,
+        seeds=SEEDS,
         misled_every=16,
-        family_seed=21,  # problems of other seeds were looked at while thresholds and settings were chosen
-        settings=(
-            "hidden=64",
-            "batch=128",
-            "kmifqe.learning_rate=0.01",
-            "kmifqe.target_period=60",
-            "kmifqe.metric_period=10",
-            "kmifqe.bandwidth_period=4",
-            "kmifqe.clip=0.001,10",
-            "kmifqe.bias=subtracted",
-            "fqe.learning_rate=0.003",
-            "fqe.tau=0.02",
-            "fqe.inputs=standardized",
-        ),
-        steps=3_600,
+        family_seed=21,  # problems of other seeds were looked at while settings were tried out
     ),
 }
 

@@ -94,7 +94,7 @@ def _judge_problem(record: ProblemRecord) -> Iterator[Judged]:
             facts=record.facts,
             estimator=estimate.estimator,
             value=estimate.value,
-            unit=max(log.return_std, 1e-12),
+            unit=log.value_unit,
             has_ends=log.rows.terminated > 0,
             inside=shown is not None and shown.contains(record.facts.truth),
             interval_90=None if narrow is None else (narrow.low, narrow.high),

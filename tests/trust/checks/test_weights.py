@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from kmifqe.estimators import KMIFQEConfig, make_kmifqe
-from kmifqe.estimators.base import Estimate
+from kmifqe.estimators.base import Estimate, ValueUnits
 from kmifqe.experiments.planted import log_of, problem_of, world_of
 from kmifqe.maths.kernel import clipped_weight, effective_sample_size
 from kmifqe.maths.mlp import QParams, init_q
@@ -287,7 +287,7 @@ def test_the_bias_is_that_of_theorem_2_for_a_nearly_quadratic_network():
     )
     h = 0.3
     state = estimate.final_state._replace(
-        params=params, h=jnp.array([h]), reward_scale=jnp.array([2.0]), table=None
+        params=params, h=jnp.array([h]), units=ValueUnits(jnp.zeros(1), jnp.array([2.0])), table=None
     )
     facts = kernel_facts_of(state, problem, metric="identity")
     t = np.tanh(b)
@@ -335,7 +335,9 @@ def test_condition_numbers_keep_the_floor_s_bound():
     world = world_of(0, 2)
     problem = problem_of(world, log_of(world, 0, 20, 10))
     params = jax.tree.map(lambda part: 3.0 * part[None], init_q(jax.random.key(0), 4, 16))
-    state = estimate.final_state._replace(params=params, h=jnp.array([0.3]), reward_scale=jnp.ones(1))
+    state = estimate.final_state._replace(
+        params=params, h=jnp.array([0.3]), units=ValueUnits(jnp.zeros(1), jnp.ones(1))
+    )
     low, median, high = kernel_facts_of(state, problem).metric_condition_quantiles
     assert 1.0 <= low <= median <= high <= 1 + 1 / KERNEL.metric_floor
     assert high > 1.5

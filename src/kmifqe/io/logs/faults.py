@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -18,8 +18,10 @@ from scipy.stats import binom, rankdata
 
 from kmifqe.io.format import digits, percent
 from kmifqe.mdp.columns import row_slices
-from kmifqe.mdp.problem import Problem, row_order
 from kmifqe.mdp.transitions import ROUNDING, Transitions
+
+if TYPE_CHECKING:
+    from kmifqe.mdp.problem import Problem
 
 LOOKED_AT = 10_000  # rows of a regression: a correlation of 0.05 is then five standard errors
 BLOCK = 50  # rows in a row that are looked at together, so that neighbours stay neighbours
@@ -84,6 +86,8 @@ class TimeOrdered:
     @classmethod
     def of_transitions(cls, t: Transitions) -> TimeOrdered:
         """Return the rows that a `Problem` of the log has."""
+        from kmifqe.mdp.problem import row_order  # imports jax, which --help does not wait for
+
         rows = np.sort(row_order(t)[0])
         return cls._of(t, rows, ~t.has_next_action[rows], t.n_episodes)
 

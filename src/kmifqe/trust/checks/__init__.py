@@ -18,6 +18,7 @@ from kmifqe.trust.checks.log import LogFacts
 from kmifqe.trust.checks.overlap import DensityFacts, OverlapFacts
 from kmifqe.trust.checks.training import StartFacts, TdFacts
 from kmifqe.trust.checks.weights import KernelFacts, WeightFacts
+from kmifqe.trust.influence import ChanceFacts, chance_facts
 
 __all__ = ["Check", "Measurements", "checks_of", "measure", "restored"]
 
@@ -34,6 +35,7 @@ class Measurements(msgspec.Struct, frozen=True, kw_only=True):
     kernel: KernelFacts | None = None
     td: TdFacts | None = None
     start: StartFacts | None = None
+    chance: ChanceFacts | None = None
 
 
 def restored(estimate: Estimate) -> Estimate:
@@ -63,6 +65,7 @@ def measure(estimator: Estimator, estimate: Estimate, problem: Problem) -> Measu
         kernel=weights.kernel_facts(estimator, estimate, problem),
         td=training.td_facts(estimator, estimate, problem),
         start=None if near is None else training.start_facts(estimator, estimate, problem, near),
+        chance=chance_facts(estimator, estimate, problem),
     )
 
 

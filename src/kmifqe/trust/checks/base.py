@@ -17,7 +17,7 @@ Level = Literal["ok", "care", "bad"]
 # level the one named earlier comes first, because it is often the cause of the other.
 ORDER = (
     *("diverged", "ran_away", "row_order", "lost_digits", "misplaced_rows", "copied_rows"),
-    *("reward_range", "time_limit", "reset_states", "reward_shift", "unexplained_ends"),
+    *("reward_range", "cut_values", "time_limit", "reset_states", "reward_shift", "unexplained_ends"),
     *("flat_weights", "clipped_actions", "density_fit"),
     *("distance", "rare_actions", "nearby_rows", "effective_rows", "mean_weight"),
     *("clipped_low", "clipped_high", "target_copies", "drift", "start_td", "kernel_bias", "bias_removed"),

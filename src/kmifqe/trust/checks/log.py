@@ -81,6 +81,13 @@ REWARDS = Thresholds(
     "V̂ per step is a weighted mean of rewards: outside their range, and 0 after an end, it is the network's "
     "invention; a tenth of the range is left for rewards that the log did not happen to see",
 )
+CUT = Thresholds(
+    0.05,
+    0.5,
+    "what Q says of a next state is cut to what rewards like those logged can add up to, and what is cut off at each "
+    "step adds up over 1/(1 − γ) steps. A good Q near the edge is cut by little; where the sum is half of the range "
+    "of the rewards, Q is running away, and V̂ is what the cut leaves of it",
+)
 WIDTH = Thresholds(
     0.5,
     1.6,
@@ -184,8 +191,9 @@ def value_checks(estimate: Estimate, facts: LogFacts, half_width: float | None) 
     """
     if not np.isfinite(estimate.values).any():
         return []
+    cut = [_cut(estimate, facts)] if "cut" in estimate.infos else []
     width = [] if half_width is None else [_width(facts, half_width, estimate.value)]
-    return [_reward_range(estimate, facts), *width]
+    return [_reward_range(estimate, facts), *cut, *width]
 
 
 def _fault_checks(facts: LogFacts, faults: LogFaults, gamma: float, uses_density: bool) -> list[Check]:
@@ -344,11 +352,27 @@ def _reward_range(estimate: Estimate, facts: LogFacts) -> Check:
     )
 
 
+def _cut(estimate: Estimate, facts: LogFacts) -> Check:
+    """Judge how much of the bootstrap values was cut off to keep them in the range of the rewards, lately."""
+    cut = float(np.mean(estimate.infos["cut"][-1][np.isfinite(estimate.values)]))
+    share = cut * estimate.gamma / (1.0 - estimate.gamma) / max(facts.reward_span, 1e-300)
+    finding = (
+        f"To keep Q's values at next states among what the logged rewards can add up to, {digits(cut)} of them is "
+        f"cut off on average, which adds up to {percent(share)} of the range of the rewards"
+    )
+    finding += ": Q is diverging." if CUT.level(share) != "ok" else "."
+    advice = (
+        "Log rows near the target's actions, renew the target network more slowly (smaller tau), or compare with "
+        "another estimator."
+    )
+    return CUT.check("cut_values", share, finding, advice)
+
+
 def _width(facts: LogFacts, half_width: float, value: float) -> Check:
     ratio = half_width / facts.value_unit
-    worth = (
-        1.645 * facts.return_std / max(half_width, 1e-300)
-    ) ** 2  # a mean of so many has a 90 % interval as wide
+    # A mean of so many has a 90 % interval as wide. Seeds that all agree have an interval without any width.
+    least = max(half_width, 1e-6 * facts.return_std, 1e-300)
+    worth = (1.645 * facts.return_std / least) ** 2
     finding = (
         f"The interval reaches {digits(half_width)} to either side: about what "
         f"{f'{worth:,.0f} episodes' if worth >= 1.5 else 'one episode or less'} of the target itself would give."

@@ -98,6 +98,7 @@ def weight_facts(estimator: Estimator, estimate: Estimate, problem: Problem) -> 
     looked_at = np.unique(np.linspace(0, n - 1, min(n, CLIP_ROWS)).astype(int))
     per_seed: list[dict[str, Any]] = []
     clip_biases: list[float] = []
+    widest: list[float] = []
     for position in h:
         state = state_of_seed(estimate.final_state, position)
         if kernel.widest_bandwidth is not None:

@@ -1,0 +1,141 @@
+"""How far V̂ would move with another log: what each logged episode does to it, by the last layer of its networks.
+
+Q is linear in the outputs φ(s, a) of a network's last hidden layer. With φ held, fitted Q evaluation is a linear
+regression, θ = A⁻¹b with A = mean w φ (φ − γφ')ᵀ and b = (1 − γ) mean w φ r, and V̂ = νᵀθ with ν the mean of φ over
+first states and the target's actions there. One row more or less then moves V̂ by its influence
+
+    νᵀA⁻¹ φ w δ / n,    δ = (1 − γ) r + γ Q(s', π̃(s')) − Q(s, a),
+
+and a first state by (Q(s₀, π̃(s₀)) − V̂)/m. The influences of an episode's rows are added up, because they depend on
+each other, and V̂'s variance over logs like this one is the sum of the episodes' squares (docs/intervals.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import msgspec
+import numpy as np
+
+from kmifqe.estimators.base import Estimate, Estimator, state_of_seed
+from kmifqe.mdp.problem import Problem
+
+NETWORKS = (
+    4  # looked at, at most: their influences are averaged, which the log decides and not a network's chance
+)
+ROWS = 50_000  # looked at, at most, of whole episodes
+# Of the features' mean square, times 1 − γ, added to A: directions that the log hardly shows would else be blown up.
+RIDGE = 0.1
+
+
+class ChanceFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """How far V̂ is from what a log without end would give, in units of V̂."""
+
+    log_std: float  # standard deviation of V̂ over logs of as many episodes
+    first_std: float  # the part of it that is the choice of first states
+    unsolved: float  # the sum of all influences: what a step of least squares would still add to V̂
+    # νᵀA⁻¹φ w of a row estimates how often the target visits it for every visit of the log's controller.
+    visited_rows: float  # Kish's effective sample size of these ratios, in rows
+    negative_visits: float  # share of their absolute sum that is negative, which no visit can be: 0 to 0.5
+
+
+class _Rows(NamedTuple):
+    """Rows of whole episodes, chosen evenly where the log has too many."""
+
+    rows: np.ndarray
+    episode: np.ndarray  # of each row, counted among the chosen ones
+    chosen: np.ndarray  # the chosen episodes
+
+
+def chance_facts(estimator: Estimator, estimate: Estimate, problem: Problem) -> ChanceFacts | None:
+    """Return how far V̂ would move with another log; None where the estimator offers no features of its Q.
+
+    `estimator` made the `estimate` of the `problem`.
+    """
+    if estimator.features is None or estimator.q is None or estimate.final_state is None:
+        return None
+    positions = np.flatnonzero(np.isfinite(estimate.values))[:NETWORKS]
+    seen = _chosen_rows(problem, in_sample=estimator.kernel is not None)
+    if len(positions) == 0 or len(seen.chosen) < 2:
+        return None
+    each = [
+        _influences(estimator, state_of_seed(estimate.final_state, int(p)), problem, seen) for p in positions
+    ]
+    of_rows, of_first, ratios = (np.mean(column, axis=0) for column in zip(*each, strict=True))
+    if not np.isfinite(np.concatenate([of_rows, of_first, ratios])).all():
+        return None
+    # The chosen episodes stand for all: a mean over m of them has this share of the variance of one over the chosen.
+    episodes, chosen = problem.first_states.shape[0], len(seen.chosen)
+    share = chosen / episodes * chosen / (chosen - 1)
+    total = of_rows + of_first
+    return ChanceFacts(
+        log_std=float(np.sqrt(share * np.sum((total - total.mean()) ** 2))),
+        first_std=float(np.sqrt(share * np.sum(of_first**2))),
+        unsolved=float(of_rows.sum()),
+        visited_rows=_effective_rows(ratios) * problem.counts.used / len(ratios),
+        negative_visits=float(np.maximum(-ratios, 0.0).sum() / max(np.abs(ratios).sum(), 1e-300)),
+    )
+
+
+def _chosen_rows(problem: Problem, *, in_sample: bool) -> _Rows:
+    n = problem.counts.in_sample if in_sample else problem.counts.used
+    episode = np.asarray(problem.episode)[:n]
+    every = -(-n // ROWS)
+    chosen = np.arange(0, problem.first_states.shape[0], every)
+    rows = np.flatnonzero(episode % every == 0)
+    return _Rows(rows, episode[rows] // every, chosen)
+
+
+def _influences(
+    estimator: Estimator, state: object, problem: Problem, seen: _Rows
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return how far each chosen episode's rows, and its first state, move V̂ of one network, and rows' ratios."""
+    assert estimator.features is not None
+    assert estimator.q is not None
+    rows, gamma = seen.rows, float(problem.gamma)
+    nonterminal = ~np.asarray(problem.terminated)[rows]
+    now = jnp.asarray(problem.states[rows]), jnp.asarray(problem.actions[rows])
+    later = jnp.asarray(problem.next_states[rows]), jnp.asarray(problem.target_actions[rows])
+    first = problem.first_states[seen.chosen], problem.first_actions[seen.chosen]
+
+    def asked(function: Callable[..., object], at: tuple[object, object]) -> np.ndarray:
+        return np.asarray(function(state, problem, *at), np.float64)
+
+    def with_constant(features: np.ndarray) -> np.ndarray:
+        return np.concatenate([features, np.ones((len(features), 1))], axis=1)
+
+    phi, phi_later, phi_first = (with_constant(asked(estimator.features, at)) for at in (now, later, first))
+    q, q_later, q_first = (asked(estimator.q, at) for at in (now, later, first))
+    weights = _weights(estimator, state, problem, rows, nonterminal)
+    rewards = np.asarray(problem.rewards, np.float64)[rows]
+    td_errors = (1.0 - gamma) * rewards + gamma * nonterminal * q_later - q
+    weighted = phi * (weights / len(rows))[:, None]
+    squares = weighted.T @ phi
+    A = squares - gamma * weighted.T @ (nonterminal[:, None] * phi_later)
+    A += RIDGE * (1.0 - gamma) * np.trace(squares) / len(A) * np.eye(len(A))
+    try:
+        direction = np.linalg.solve(A.T, phi_first.mean(axis=0))
+    except np.linalg.LinAlgError:  # no row has a weight: nothing can be told, which NaN says
+        direction = np.full(len(A), np.nan)
+    ratios = weighted @ direction
+    of_rows = np.bincount(seen.episode, ratios * td_errors, len(seen.chosen))
+    return of_rows, (q_first - q_first.mean()) / len(seen.chosen), len(rows) * ratios
+
+
+def _effective_rows(ratios: np.ndarray) -> float:
+    largest = max(float(np.abs(ratios).max()), 1e-300)
+    return float(np.sum(ratios / largest) ** 2 / max(float(np.sum((ratios / largest) ** 2)), 1e-300))
+
+
+def _weights(
+    estimator: Estimator, state: object, problem: Problem, rows: np.ndarray, nonterminal: np.ndarray
+) -> np.ndarray:
+    """Return how much each row counts in training, with mean 1."""
+    weights = np.ones(len(rows))
+    if estimator.kernel is None or not nonterminal.any():
+        return weights
+    weights[nonterminal] = estimator.kernel.importance_weights(state, problem, jnp.asarray(rows[nonterminal]))
+    weights[~nonterminal] = weights[nonterminal].mean()
+    return weights / max(float(weights.mean()), 1e-300)
