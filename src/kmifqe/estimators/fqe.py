@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -162,17 +162,6 @@ def make_fqe_paper(config: FQEConfig = PAPER) -> Estimator:
     return make_fqe(config)._replace(name="fqe-paper")
 
 
-def _sized(size: FitSize) -> dict[str, Any]:
-    """Return the sizes of a fit, with a learning rate that falls over all of its steps."""
-    return {
-        "hidden": size.hidden,
-        "batch": size.batch,
-        "learning_rate": size.learning_rate,
-        "decay_steps": size.steps,
-        "tau": size.tau,
-    }
-
-
 _DEFAULT = EstimatorEntry(
     name="fqe",
     label="FQE",
@@ -184,7 +173,7 @@ _DEFAULT = EstimatorEntry(
     summary="fitted Q evaluation, which asks Q for actions that the log may not hold",
     page="docs/estimators/fqe.md",
     steps_at=PRESETS.__getitem__,
-    sized=_sized,
+    sized=FitSize.settings,
 )
 ENTRIES = (
     _DEFAULT,

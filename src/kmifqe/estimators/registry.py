@@ -123,9 +123,9 @@ def make_estimator(
     if preset not in PRESETS:
         raise InputError(f"preset {preset!r} is unknown; expected one of {', '.join(PRESETS)}")
     known = {field.name for field in fields(entry.config)}
-    fitted = fit_size(size, steps) if preset == DEFAULT and entry.sized is not None else None
-    if fitted is not None and entry.sized is not None:
-        changes = entry.sized(fitted)
+    sized, own_size = entry.sized if preset == DEFAULT else None, fit_size(size, steps)
+    if sized is not None:
+        changes = sized(own_size)
     else:
         changes = entry.at_preset("fast" if preset == DEFAULT else preset, steps)
     for setting in settings:
@@ -133,8 +133,8 @@ def make_estimator(
         if owner in (None, name) and field in known:
             changes[field] = _converted(value, getattr(entry.config, field), setting)
     estimator = entry.make(replace(entry.config, **changes))
-    if fitted is not None:
-        estimator = estimator._replace(default_steps=fitted.steps)
+    if sized is not None:
+        estimator = estimator._replace(default_steps=own_size.steps)
     elif entry.steps_at is not None:
         estimator = estimator._replace(default_steps=entry.steps_at(preset))
     if estimator.check_steps is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kmifqe.mdp.problem import Problem
 
@@ -26,6 +26,11 @@ class FitSize(NamedTuple):
     learning_rate: float
     steps: int
     tau: float  # share of the network that moves into the target network at each step
+
+    def settings(self) -> dict[str, Any]:
+        """Return these sizes as config fields, with a learning rate that falls over all of the steps."""
+        sizes = self._asdict()
+        return sizes | {"decay_steps": sizes.pop("steps")}
 
 
 # Up to so many rows -> hidden units, minibatch, learning rate, steps. A large network learns a log of a few thousand

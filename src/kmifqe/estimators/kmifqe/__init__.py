@@ -150,15 +150,8 @@ METRICS = 30  # in a fit of the default sizes
 
 
 def _sized(size: FitSize) -> dict[str, Any]:
-    """Return the sizes of a fit, with a learning rate that falls over all of its steps."""
-    return {
-        "hidden": size.hidden,
-        "batch": size.batch,
-        "learning_rate": size.learning_rate,
-        "decay_steps": size.steps,
-        "tau": size.tau,
-        "target_period": max(1, size.steps // METRICS),
-    }
+    """Return the sizes of a fit, and the steps between its metrics."""
+    return size.settings() | {"target_period": max(1, size.steps // METRICS)}
 
 
 def _default_at_preset(preset: str, steps: int | None) -> dict[str, Any]:
