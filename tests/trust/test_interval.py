@@ -11,7 +11,8 @@ from scipy import stats
 
 from kmifqe.errors import InputError
 from kmifqe.estimators import Estimate
-from kmifqe.trust.interval import SHARED, WIDER, interval_of
+from kmifqe.trust.influence import ChanceFacts
+from kmifqe.trust.interval import LEAST_ERROR, SHARED, interval_of, variance_of
 
 
 def estimate(values: np.ndarray | list[float], *, episodes: int = 10**9, bootstrap: bool = True) -> Estimate:
@@ -37,7 +38,7 @@ def test_half_the_width_is_students_t_times_the_spread() -> None:
     values = [1.0, 2.0, 4.0, 5.0]
     interval = interval_of(estimate(values), 0.95)
     assert interval is not None
-    half = WIDER * stats.t.ppf(0.975, 3) * np.std(values, ddof=1) * np.sqrt(1 + 1 / 4)
+    half = stats.t.ppf(0.975, 3) * np.std(values, ddof=1) * np.sqrt(1 + 1 / 4)
     assert (interval.low, interval.high) == (pytest.approx(3 - half), pytest.approx(3 + half))
     assert (interval.level, interval.freedom) == (0.95, pytest.approx(3))
     assert interval.contains(3 + 0.99 * half)
@@ -107,11 +108,24 @@ def test_intervals_of_a_mean_cover_it_as_often_as_they_say(episodes: int, seeds:
     assert 0.9 - 4 * error < covered < 0.97
 
 
-def with_chance(values: list[float], log_std: float, *, episodes: int = 10**9) -> Estimate:
-    chance = SimpleNamespace(log_std=log_std)
-    return replace(
-        estimate(values, episodes=episodes, bootstrap=False), measurements=SimpleNamespace(chance=chance)
+def with_chance(
+    values: list[float],
+    log_std: float,
+    *,
+    episodes: int = 10**9,
+    unit: float = 0.0,
+    between_std: float = 0.0,
+) -> Estimate:
+    chance = ChanceFacts(
+        log_std=log_std,
+        first_std=0.0,
+        unsolved=0.0,
+        visited_rows=1.0,
+        negative_visits=0.0,
+        between_std=between_std,
     )
+    measurements = SimpleNamespace(chance=chance, log=SimpleNamespace(value_unit=unit))
+    return replace(estimate(values, episodes=episodes, bootstrap=False), measurements=measurements)
 
 
 def test_both_sources_add_up_where_the_log_s_part_is_known() -> None:
@@ -122,7 +136,7 @@ def test_both_sources_add_up_where_the_log_s_part_is_known() -> None:
     freedom = (9.0 + networks) ** 2 / (
         networks**2 / 3
     )  # Satterthwaite; so many episodes know their part exactly
-    half = WIDER * stats.t.ppf(0.975, freedom) * np.sqrt(9.0 + networks)
+    half = stats.t.ppf(0.975, freedom) * np.sqrt(9.0 + networks)
     assert 0.5 * interval.width == pytest.approx(half, rel=1e-6)
     assert interval.freedom == pytest.approx(freedom, rel=1e-6)
 
@@ -131,5 +145,18 @@ def test_more_networks_of_one_spread_narrow_the_interval_down_to_what_they_have_
     few, many = [-1.0, 1.0] * 3, [-1.0, 1.0] * 300
     widths = [interval_of(with_chance(values, 0.5), 0.9).width for values in (few, many)]  # type: ignore[union-attr]
     assert widths[1] < widths[0]
-    least = 2 * WIDER * stats.norm.ppf(0.95) * np.sqrt(0.25 + SHARED)
+    least = 2 * stats.norm.ppf(0.95) * np.sqrt(0.25 + SHARED)
     assert widths[1] == pytest.approx(least, rel=0.01)
+
+
+def test_networks_that_agree_are_still_wrong_by_a_share_of_what_episodes_scatter() -> None:
+    assert variance_of(with_chance([1.0, 1.0], 0.0, unit=2.0)) == pytest.approx((LEAST_ERROR * 2.0) ** 2)
+
+
+def test_what_averaged_estimators_differ_by_widens_the_interval() -> None:
+    alike, apart = (with_chance([1.0, 2.0], 0.5, between_std=between) for between in (0.0, 3.0))
+    assert variance_of(apart) == pytest.approx(variance_of(alike) + 9.0)
+
+
+def test_there_is_no_variance_where_there_is_no_interval() -> None:
+    assert variance_of(estimate([1.0])) is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -130,6 +130,8 @@ class Estimate:
     bootstrap: bool = False  # every seed had its own episode weights: the spread is the finite log's too
     episodes: int = 0  # of the log; 0: not known
     measurements: Any = None  # trust.checks.Measurements of the fit; None where it was not measured
+    # Of an average over estimators, the weight of each; empty for an estimate that was fitted.
+    members: dict[str, float] = field(default_factory=dict)
 
     @property
     def known(self) -> np.ndarray:

@@ -39,6 +39,7 @@ class ChanceFacts(msgspec.Struct, frozen=True, kw_only=True):
     # νᵀA⁻¹φ w of a row estimates how often the target visits it for every visit of the log's controller.
     visited_rows: float  # Kish's effective sample size of these ratios, in rows
     negative_visits: float  # share of their absolute sum that is negative, which no visit can be: 0 to 0.5
+    between_std: float = 0.0  # of an average over estimators: their standard deviation around it
 
 
 class _Rows(NamedTuple):

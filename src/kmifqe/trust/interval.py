@@ -1,16 +1,19 @@
-"""A confidence interval for V(π̃) that knows its two sources: what another log would change, and what training does.
+"""A confidence interval for V(π̃) from three sources: another log, another training, and what no network fits.
 
 V̂ is the mean over K networks. Another log of as many episodes would move it by about σ, which `trust.influence`
 reads off the networks (`ChanceFacts.log_std`). The spread s over networks is averaged out in their mean, s/√K, but it
-also tells how far wrong all of them are alike: measured, by as much as they differ. So the interval is
-V̂ ± 1.1·t·√(σ² + s²(1 + 1/K)). Where an estimator offers no features to read σ from, σ is left out: networks that each
-saw the log's episodes with weights of their own differ by what another log would have changed too. See
-docs/intervals.md.
+also tells how far wrong all of them are alike: measured, by as much as they differ. And where all networks agree they
+are still wrong by about a twentieth of what single episodes scatter, u (`LogFacts.value_unit`). So the interval is
+
+    V̂ ± t·√(σ² + s²(1 + 1/K) + (0.05u)² + d²),
+
+where d is how far the estimators differ whose values were averaged (`trust.choice`), 0 for a single one. Where an
+estimator offers no features to read σ from, σ is left out: networks that each saw the log's episodes with weights of
+their own differ by what another log would have changed too. See docs/intervals.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,10 +23,9 @@ from kmifqe.errors import InputError
 from kmifqe.estimators.base import Estimate
 
 LEVEL = 0.95
-# Both measured on the half of a study that is for choosing (docs/intervals.md): with SHARED = 0, FQE's 90 % intervals
-# held the truth in 69 % of its problems, with SHARED = 1 in 91 %.
-WIDER = 1.1
+# Both were chosen on the half of a study that is for choosing (docs/intervals.md).
 SHARED = 1.0  # what networks have wrong alike, squared, in units of the variance over networks
+LEAST_ERROR = 0.05  # of `LogFacts.value_unit`: the error that is left where networks agree
 
 
 @dataclass(frozen=True)
@@ -71,26 +73,38 @@ def interval_of(estimate: Estimate, level: float = LEVEL) -> ConfidenceInterval 
     features to read the log's part from (`ChanceFacts`), every network needs episode weights of its own.
     """
     check_level(level)
+    parts = _variances(estimate)
+    if parts is None:
+        return None
+    variance = sum(part for _, part in parts)
+    spread = sum(part**2 / freedom for freedom, part in parts)
+    freedom = variance**2 / spread if spread > 0 else min(freedom for freedom, _ in parts)  # Satterthwaite's
+    half = float(stdtrit(freedom, 0.5 + 0.5 * level) * np.sqrt(variance))
+    return ConfidenceInterval(estimate.value - half, estimate.value + half, level, freedom)
+
+
+def variance_of(estimate: Estimate) -> float | None:
+    """Return the variance that the interval of `estimate` is made from; None where there is no interval."""
+    parts = _variances(estimate)
+    return None if parts is None else float(sum(part for _, part in parts))
+
+
+def _variances(estimate: Estimate) -> list[tuple[float, float]] | None:
+    """Return the interval's variances, each with its degrees of freedom; None where there is no interval."""
     seeds, episodes = len(estimate.values), estimate.episodes
     if seeds < 2 or episodes < 2 or estimate.diverged:
         return None
-    chance = None if estimate.measurements is None else estimate.measurements.chance
-    if chance is not None:
-        networks = estimate.spread**2 * (SHARED + 1.0 / seeds)
-        parts = [(episodes - 1, chance.log_std**2), (seeds - 1, networks)]
-        return _interval(estimate, parts, level)
+    found = estimate.measurements
+    least = 0.0 if found is None else (LEAST_ERROR * found.log.value_unit) ** 2
+    networks = estimate.spread**2 * (SHARED + 1.0 / seeds)
+    if found is not None and found.chance is not None:
+        chance = found.chance
+        return [
+            (episodes - 1, chance.log_std**2 + least),
+            (seeds - 1, networks + chance.between_std**2),
+        ]
     if not estimate.bootstrap:
         return None
     # Bayesian weights spread a mean over m episodes by (m − 1)/(m + 1) of what its variance is.
-    variance = estimate.spread**2 * (1.0 + 1.0 / seeds) * (episodes + 1) / (episodes - 1)
-    freedom = 1.0 / (1.0 / (seeds - 1) + 1.0 / (episodes - 1))
-    return _interval(estimate, [(freedom, variance)], level)
-
-
-def _interval(estimate: Estimate, parts: Sequence[tuple[float, float]], level: float) -> ConfidenceInterval:
-    """Return the interval of variances by their degrees of freedom, whose sum has those of Satterthwaite."""
-    variance = sum(part for _, part in parts)
-    spread = sum(part**2 / freedom for freedom, part in parts)
-    freedom = variance**2 / spread if spread > 0 else min(freedom for freedom, _ in parts)
-    half = float(stdtrit(freedom, 0.5 + 0.5 * level) * WIDER * np.sqrt(variance))
-    return ConfidenceInterval(estimate.value - half, estimate.value + half, level, freedom)
+    networks *= (episodes + 1) / (episodes - 1)
+    return [(1.0 / (1.0 / (seeds - 1) + 1.0 / (episodes - 1)), networks), (episodes - 1, least)]

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Literal
 
 import msgspec
 import numpy as np
 
+from kmifqe.errors import InputError
 from kmifqe.estimators.base import Estimate
 from kmifqe.io.format import digits
 from kmifqe.trust.checks import Check, checks_of
 from kmifqe.trust.checks.base import ORDER, Thresholds
-from kmifqe.trust.interval import interval_of
+from kmifqe.trust.interval import LEVEL, interval_of
 
 Word = Literal["trustworthy", "use with care", "do not use"]
 WORDS: tuple[Word, ...] = ("trustworthy", "use with care", "do not use")
-JUDGED_LEVEL = 0.9  # errors are held against an interval of this level, whatever level a user is shown
+# Errors are held against the interval of this level, the one that is shown unless a user asks for another: a verdict
+# does not change with what is shown.
+JUDGED_LEVEL = LEVEL
 
+# Checks that an average over estimates has of its own; all others are of the log or of one fit.
+OF_AVERAGES = ("interval_width", "drift")
 DISAGREEMENT = Thresholds(
-    1.5,
+    1.25,
     float("inf"),
-    "two right estimates differ by more than 1.5 times their joint half-width about once in a hundred times; which "
+    "two right estimates differ by more than 1.25 times their joint half-width about once in a hundred times; which "
     "of them is wrong the difference does not say",
 )
 
@@ -62,23 +67,62 @@ def ranked(checks: Iterable[Check]) -> list[Check]:
     )
 
 
-def judge_run(estimates: Sequence[Estimate]) -> Judgement:
+def check_accepted(names: Iterable[str]) -> None:
+    """Refuse to accept a check that does not exist."""
+    for name in names:
+        if name not in ORDER:
+            raise InputError(
+                f"accepted check {name!r} is unknown; expected some of {', '.join(sorted(ORDER))}"
+            )
+
+
+def judge_run(estimates: Sequence[Estimate], accepted: Collection[str] = ()) -> Judgement:
     """Return what is to be said of all estimates made from one log; each carries its measurements.
 
+    `accepted` names checks whose question the user has answered, such as "unexplained_ends" where episodes do end by
+    chance: they ask for care no longer. What forbids the use of a number still does.
+
     Only estimates that nothing forbids to use are compared with each other: to differ from a wrong one is no fault.
+    An average over estimates is judged by its own checks and by what speaks against the best judged of its members:
+    the others are averaged with it because they are not wrong, and what they differ by widens the interval.
     """
     halves = [_half_width(estimate) for estimate in estimates]
-    each = [list(checks_of(estimate, half)) for estimate, half in zip(estimates, halves)]
-    sound = [i for i, found in enumerate(each) if judge(found).word != "do not use"]
+    each = [
+        [_answered(check, accepted) for check in checks_of(estimate, half)]
+        for estimate, half in zip(estimates, halves)
+    ]
+    fitted = [i for i, estimate in enumerate(estimates) if not estimate.members]
+    sound = [i for i in fitted if judge(each[i]).word != "do not use"]
     disagreement, involved = compared([estimates[i] for i in sound], [halves[i] for i in sound])
-    checks = _said_once(each)
+    checks = _said_once([each[i] for i in fitted])
+    for i in set(range(len(estimates))) - set(fitted):
+        own = [check for check in each[i] if check.name in OF_AVERAGES]
+        checks += own
+        each[i] = [*own, *_against_best(estimates[i], {estimates[j].estimator: each[j] for j in fitted})]
     if disagreement is not None:
         checks.append(disagreement)
-        for i in sound:
-            if estimates[i].estimator in involved:
+        for i, estimate in enumerate(estimates):
+            if estimate.estimator in involved or any(name in involved for name in estimate.members):
                 each[i].append(disagreement)
     verdicts = {estimate.estimator: judge(found) for estimate, found in zip(estimates, each)}
     return Judgement(tuple(ranked(checks)), verdicts)
+
+
+def _answered(check: Check, accepted: Collection[str]) -> Check:
+    """Return the `check`, of level "ok" where it only asks for care and its name is among the `accepted` ones."""
+    if check.name not in accepted or check.level != "care":
+        return check
+    finding = f"{check.finding} This was accepted."
+    return msgspec.structs.replace(check, level="ok", finding=finding, advice="")
+
+
+def _against_best(average: Estimate, of_fits: Mapping[str, Sequence[Check]]) -> list[Check]:
+    """Return what speaks against the best judged member of an `average`, by the checks `of_fits` by estimator."""
+    against = {
+        name: [c for c in of_fits[name] if c.level != "ok" and c.name not in OF_AVERAGES]
+        for name in average.members
+    }
+    return min(against.values(), key=lambda checks: (WORDS.index(judge(checks).word), len(checks)))
 
 
 def compared(
@@ -103,7 +147,7 @@ def compared(
         "disagreement",
         ratio,
         f"{', '.join(f'{e.estimator} says {digits(e.value)}' for e in involved)}: {one.estimator} and "
-        f"{other.estimator} differ by {digits(ratio)} times their intervals' joint half-width.",
+        f"{other.estimator} differ by {digits(ratio)} times their {JUDGED_LEVEL:.0%} intervals' joint half-width.",
         "Find out which is wrong before you use either: train for more steps, or try the target for some episodes.",
         shown=digits,
     )

@@ -21,6 +21,7 @@ from kmifqe.trust.checks.training import (
     training_checks,
     without_diverged,
 )
+from kmifqe.trust.influence import ChanceFacts
 from trust.fitted import fqe_estimator, kernel_estimator, sound_fit
 
 
@@ -143,12 +144,15 @@ def consistency(half_width=0.1, **changes):
     start = {"start_td": 0.23, "start_td_error": 0.1}
     td |= {name: value for name, value in changes.items() if name in td}
     start |= {name: value for name, value in changes.items() if name in start}
-    found = consistency_checks(TdFacts(**td), StartFacts(**start), half_width)
+    chance = {"unsolved": 0.0, "negative_visits": 0.0}
+    chance |= {name: value for name, value in changes.items() if name in chance}
+    facts = ChanceFacts(log_std=0.1, first_std=0.1, visited_rows=100.0, **chance)
+    found = consistency_checks(TdFacts(**td), StartFacts(**start), facts, half_width)
     return {check.name: check.level for check in found}
 
 
 def test_what_q_misses_counts_beyond_two_standard_errors_only():
-    assert consistency(start_td=0.23, start_td_error=0.1)["start_td"] == "ok"
+    assert consistency(start_td=0.22, start_td_error=0.1)["start_td"] == "ok"
     assert consistency(start_td=-0.25, start_td_error=0.1)["start_td"] == "care"
     assert consistency(start_td=0.4, start_td_error=0.1)["start_td"] == "bad"
 
@@ -156,6 +160,18 @@ def test_what_q_misses_counts_beyond_two_standard_errors_only():
 def test_a_log_learned_by_heart_is_told():
     assert consistency(td_rms_trained=1.0, td_rms_held_out=1.2)["held_out_td"] == "ok"
     assert consistency(td_rms_trained=1.0, td_rms_held_out=2.0)["held_out_td"] == "care"
+
+
+def test_what_least_squares_would_still_add_counts_against_the_interval():
+    assert consistency(unsolved=-0.04)["unsolved"] == "ok"
+    assert consistency(unsolved=0.06)["unsolved"] == "care"
+    assert consistency(unsolved=-0.3)["unsolved"] == "bad"
+
+
+def test_negative_visits_tell_that_the_target_leaves_the_log():
+    assert consistency(negative_visits=0.1)["state_coverage"] == "ok"
+    assert consistency(negative_visits=0.4)["state_coverage"] == "care"
+    assert consistency(negative_visits=0.7)["state_coverage"] == "bad"
 
 
 def test_without_a_bootstrap_nothing_is_held_out():

@@ -138,7 +138,7 @@ def test_without_an_interval_the_bias_is_not_judged():
 
 
 def test_a_bias_that_is_taken_off_is_judged_by_how_far_it_moves_the_value():
-    for moved, level in ((-0.05, "ok"), (0.2, "care"), (0.6, "bad")):
+    for moved, level in ((-0.15, "ok"), (0.25, "care"), (0.6, "bad")):
         told = found(bias_removed=moved, kernel_bias=9.0)
         assert told["bias_removed"].level == level
         assert "kernel_bias" not in told  # it is in V̂ no longer

@@ -79,7 +79,7 @@ def checks_of(estimate: Estimate, half_width: float | None = None) -> tuple[Chec
     checks = training.training_checks(estimate, None if found is None else found.arrived)
     if found is not None:
         checks += log.value_checks(estimate, found.log, half_width)
-        checks += training.consistency_checks(found.td, found.start, half_width)
+        checks += training.consistency_checks(found.td, found.start, found.chance, half_width)
         checks += log.log_checks(found.log, estimate.gamma, found.uses_density)
         checks += overlap.overlap_checks(found.overlap, found.density, found.uses_density)
         if found.uses_density:

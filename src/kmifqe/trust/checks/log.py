@@ -89,11 +89,11 @@ CUT = Thresholds(
     "of the rewards, Q is running away, and V̂ is what the cut leaves of it",
 )
 WIDTH = Thresholds(
-    0.5,
-    1.6,
-    "an interval half as wide, to either side, as single episodes scatter is what ten episodes of the target itself "
-    "would give, and 1.6 what one would: then try the policy once instead; where episodes hardly scatter, a "
-    "twentieth of the range of the rewards takes the place of their scatter",
+    0.8,
+    1.96,
+    "an interval that reaches 0.8 of the scatter of single episodes to either side is what six episodes of the "
+    "target itself would give, and 1.96 what one would: then try the policy once instead; where episodes hardly "
+    "scatter, a twentieth of the range of the rewards takes the place of their scatter",
 )
 # Returns may hardly scatter, though policies differ by much. The range of the rewards is what V̂ can differ by. |V̂| is
 # no measure, because a constant added to all rewards changes it and nothing else.
@@ -370,11 +370,11 @@ def _cut(estimate: Estimate, facts: LogFacts) -> Check:
 
 def _width(facts: LogFacts, half_width: float, value: float) -> Check:
     ratio = half_width / facts.value_unit
-    # A mean of so many has a 90 % interval as wide. Seeds that all agree have an interval without any width.
+    # A mean of so many has a 95 % interval as wide. Seeds that all agree have an interval without any width.
     least = max(half_width, 1e-6 * facts.return_std, 1e-300)
-    worth = (1.645 * facts.return_std / least) ** 2
+    worth = (1.96 * facts.return_std / least) ** 2
     finding = (
-        f"The interval reaches {digits(half_width)} to either side: about what "
+        f"The 95 % interval reaches {digits(half_width)} to either side: about what "
         f"{f'{worth:,.0f} episodes' if worth >= 1.5 else 'one episode or less'} of the target itself would give."
     )
     advice = (

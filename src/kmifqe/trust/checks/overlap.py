@@ -28,7 +28,10 @@ REFERENCE_DIMENSIONS = 8  # reference kernels are moved along so many action dim
 # A reference kernel's width in residual standard deviations: NARROW up to FEW action dimensions, WIDE beyond.
 NARROW, WIDE, FEW = 0.5, 0.7, 6
 SIGNIFICANT = 4.0  # standard errors: of 17 comparisons, chance exceeds it once in a thousand logs
-ENOUGH_ROWS = 50.0  # effective: below, a mean weight is short of its rare large values and proves nothing
+ENOUGH_ROWS = 50.0  # effective: below, a mean weight proves nothing
+# A mean of few weights is mostly short of the rare large ones, also where the density is right: that it is too small
+# proves something only over so many effective rows.
+ENOUGH_ROWS_BELOW = 500.0
 
 DISTANCE = Thresholds(
     0.05,
@@ -275,7 +278,8 @@ def _distance(facts: OverlapFacts) -> Check:
 
 
 def _nearby(facts: OverlapFacts) -> Check:
-    rows = min(facts.nearby_rows, math.inf if facts.overlap_rows is None else facts.overlap_rows)
+    # A density knows better than a Gaussian around a regression, which is all that there is without one.
+    rows = facts.nearby_rows if facts.overlap_rows is None else facts.overlap_rows
     finding = (
         f"Logged actions within a fifth of half the range of the target's are worth {digits(rows)} rows."
     )
@@ -293,7 +297,11 @@ def _rare(share: float) -> Check:
 def density_fit(facts: DensityFacts) -> Check:
     """Return the check of how far mean reference weights are from 1, where that is not chance; 0 if all may be 1."""
     tests = zip(facts.reference_weights, facts.reference_errors, facts.reference_rows, strict=True)
-    usable = [(mean, error) for mean, error, rows in tests if rows >= ENOUGH_ROWS]
+    usable = [
+        (mean, error)
+        for mean, error, rows in tests
+        if rows >= (ENOUGH_ROWS if mean > 1.0 else ENOUGH_ROWS_BELOW)
+    ]
     if not usable:
         finding = (
             "The behaviour density cannot be checked: too few logged actions lie where it says that many do."

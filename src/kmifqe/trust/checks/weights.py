@@ -14,7 +14,7 @@ from kmifqe.io.format import digits, percent
 from kmifqe.maths.kernel import value_bias
 from kmifqe.mdp.problem import Problem
 from kmifqe.trust.checks.base import Check, Thresholds, unjudged
-from kmifqe.trust.checks.overlap import ENOUGH_ROWS, MISFIT, SIGNIFICANT, mean_and_error
+from kmifqe.trust.checks.overlap import ENOUGH_ROWS, ENOUGH_ROWS_BELOW, MISFIT, SIGNIFICANT, mean_and_error
 from kmifqe.trust.checks.training import LAST
 
 EDGES = np.linspace(-6.0, 4.0, 41)  # of the weights' histogram, log10 of the weight
@@ -28,8 +28,8 @@ ROWS = Thresholds(
     100, 30, "averages over 100 rows are off by a tenth, over 30 by a fifth, at every step", below=True
 )
 CUT_OFF = Thresholds(
-    1.0,
-    5.0,
+    0.8,
+    4.0,
     "the clip takes weight from the rows most like the target; that costs nothing where Q is alike at the others; "
     "where it is not, the difference is bias, and an interval does not show it",
 )
@@ -43,11 +43,11 @@ BANDWIDTH_MOVED = Thresholds(
     0.2, math.inf, "V̂'s kernel bias goes with h²: h must be steady to a fifth before that is steady to half"
 )
 KERNEL_BIAS = Thresholds(
-    1.0, 5.0, "an interval shows chance, not bias: a bias beyond its half-width puts the truth outside of it"
+    0.8, 4.0, "an interval shows chance, not bias: a bias beyond its half-width puts the truth outside of it"
 )
 BIAS_REMOVED = Thresholds(
-    1.0,
-    5.0,
+    2.0,
+    4.0,
     "what is removed is what Q says of actions that few rows show, added up over 1/(1 − γ) steps: it can be wrong "
     "by as much as it moves V̂, and no interval shows it",
 )
@@ -274,7 +274,7 @@ def _mean_weight(facts: WeightFacts, expected: float) -> Check:
     ratio = mean / max(expected, 1e-30)
     level = MISFIT.level(max(ratio, 1.0 / max(ratio, 1e-30)) - 1.0)
     advice = "Use a better density: the probabilities that the controller logged, or one fitted to this log."
-    if facts.raw_effective_rows < ENOUGH_ROWS:
+    if facts.raw_effective_rows < (ENOUGH_ROWS if mean > expected else ENOUGH_ROWS_BELOW):
         level, judged = "ok", "; over so few effective rows that proves nothing"
     elif abs(mean - expected) <= SIGNIFICANT * facts.raw_mean_weight_error:
         level, judged = "ok", ": no sign of a wrong density"
@@ -303,9 +303,7 @@ def _cut_off(facts: WeightFacts, half_width: float | None) -> Check:
         thresholds = unjudged("without a Q or an interval nobody knows what the clip costs")
         return thresholds.check("clipped_high", 0.0, f"{finding}.", advice, threshold="none")
     ratio = abs(facts.clip_bias) / max(half_width, 1e-30)
-    finding += (
-        f", which moves V̂ by about {facts.clip_bias:+.2g}, {digits(ratio)} times the interval's half-width."
-    )
+    finding += f", which moves V̂ by about {facts.clip_bias:+.2g}, {digits(ratio)} times the 95 % interval's half-width."
     return CUT_OFF.check("clipped_high", ratio, finding, advice, shown=digits)
 
 
@@ -341,7 +339,7 @@ def _bias(facts: KernelFacts, half_width: float) -> Check:
     """Judge the bias that is in V̂, or, where it was subtracted, how far that moved V̂."""
     removed = facts.bias_removed
     ratio = abs(facts.kernel_bias if removed is None else removed) / max(half_width, 1e-30)
-    half_widths = f"{digits(ratio)} times the interval's half-width."
+    half_widths = f"{digits(ratio)} times the 95 % interval's half-width."
     if removed is None:
         finding = f"Smoothing over nearby actions moves V̂ by about {facts.kernel_bias:+.2g}, {half_widths}"
         advice = "Use kmifqe-best, which subtracts the bias, or log more rows near the target's actions."
