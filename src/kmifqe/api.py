@@ -20,7 +20,7 @@ from kmifqe.errors import InputError, shown
 from kmifqe.estimators import Estimate, Estimator, Progress, fit, make_estimator
 from kmifqe.estimators.fit import Checkpoints, Plan, make_plan
 from kmifqe.estimators.forecast import placed, with_fallback
-from kmifqe.estimators.registry import DEFAULT, check_settings, find_entry
+from kmifqe.estimators.registry import DEFAULT, check_settings, entry_named, find_entry, fitted_names
 from kmifqe.estimators.sizing import TYPICAL, ProblemSize, size_of
 from kmifqe.io.files import disk_sentence
 from kmifqe.io.format import size
@@ -36,8 +36,10 @@ from kmifqe.store import Interrupted, RunDirectory, open_run
 from kmifqe.store.checkpoints import SAVE_SECONDS
 from kmifqe.store.identity import digests, fingerprint
 from kmifqe.trust.checks import measure
+from kmifqe.trust.choice import average
 from kmifqe.trust.interval import LEVEL, check_level
 from kmifqe.trust.landscape import LANDSCAPE, keep_landscape
+from kmifqe.trust.verdict import check_accepted
 
 SEEDS = 10
 TIMED_STEPS = 20_000  # a shorter run is over before its time is forecast
@@ -70,13 +72,14 @@ def evaluate(
     *,
     behavior: Behavior | Logged | str | None = None,
     gamma: float = 0.99,
-    estimators: Sequence[str | Estimator] = ("kmifqe",),
+    estimators: Sequence[str | Estimator] = ("auto",),
     preset: str = DEFAULT,
     settings: Sequence[str] = (),
     steps: int | None = None,
     seeds: int | Sequence[int] = SEEDS,
     bootstrap: bool = True,
     level: float = LEVEL,
+    accept: Sequence[str] = (),
     policy_normalization: str | None = None,
     max_episode_steps: int | None = None,
     out: str | PathLike[str] | None = None,
@@ -94,9 +97,11 @@ def evaluate(
         data: the log: `Transitions`, or what `load_dataset` reads (a file, a directory, a Minari id).
         policy: the policy to judge: a file, `module:function`, a function of states, or an object with `predict`.
         behavior: the density of the controller that made the log: "logged", "fit", "gaussian:POLICY:STD", a fitted
-            file, `module:function`, or an object with `log_prob`. None where no estimator needs one.
+            file, `module:function`, or an object with `log_prob`. None, the default: the densities in the log
+            where it has them, else a fit, if an estimator needs a density.
         gamma: the discount, 0 <= gamma < 1.
-        estimators: names of the registry (`kmifqe.estimators.entries()`), or estimators that were made by hand.
+        estimators: names of the registry (`kmifqe.estimators.all_entries()`), or estimators that were made by hand.
+            "auto", the default, fits KMIFQE and FQE and averages them.
         preset: the settings that named estimators start from: by default sizes that follow from the log and γ; see
             `kmifqe evaluate --help` for the others.
         settings: changes to them, such as "clip=0.001,10" or "fqe.hidden=128".
@@ -104,6 +109,8 @@ def evaluate(
         seeds: how many networks are trained side by side, or the seeds themselves.
         bootstrap: whether every network weights the log's episodes in its own way, which an interval needs.
         level: how often the interval should hold the truth, between 0 and 1.
+        accept: names of checks whose question you have answered, such as "unexplained_ends" where episodes of your
+            system do end by chance: they ask for care no longer. What forbids the use of a number still does.
         policy_normalization: statistics that the policy's inputs were normalised with (VecNormalize), or "none".
         max_episode_steps: cut longer episodes of the log into pieces of this length.
         out: a run directory for result.json, report.html, figures and snapshots; None keeps nothing.
@@ -118,8 +125,9 @@ def evaluate(
     options = _options(locals())
     watch = default_watch() if watch is None else watch
     check_level(level)
-    make = partial(_make_estimators, estimators, preset, settings, steps, behavior)
-    made = make(TYPICAL)  # refuses wrong names and settings before anything is read
+    check_accepted(accept)
+    make = partial(_make_estimators, estimators, preset, settings, steps)
+    made = make(behavior, TYPICAL)  # refuses wrong names and settings before anything is read
     with ExitStack() as stack:
         run: RunDirectory | None = None
         if out is not None:
@@ -143,15 +151,17 @@ def evaluate(
         notes = (*log.notes, *action_box(log, target)[2])
         for note in notes:
             watch.note(note)
+        behavior = _behavior_or_default(behavior, made, log, watch)
         density, fit_report = _density(behavior, made, log, target, policy_normalization, run, watch)
         problem = Problem.build(log, target, density, gamma)
-        made = make(size_of(problem))
+        made = make(behavior, size_of(problem))
         question = Question.about(
             problem,
             data=log.name if isinstance(data, Transitions) else str(data),
             policy=str(policy) if isinstance(policy, str | PathLike) else getattr(target, "name", "policy"),
             behavior=_behavior_name(behavior),
             notes=notes,
+            accepted=accept,
         )
         del log
         _announce(problem, watch)
@@ -159,6 +169,7 @@ def evaluate(
             problem,
             made,
             question,
+            averages=[each for each in estimators if isinstance(each, str) and entry_named(each).panel],
             steps=[steps] * len(made),
             seeds=seeds,
             bootstrap=bootstrap,
@@ -176,6 +187,7 @@ def evaluate_problem(
     estimators: Sequence[Estimator],
     question: Question,
     *,
+    averages: Sequence[str] = (),
     steps: Sequence[int | None],
     seeds: int | Sequence[int] = SEEDS,
     bootstrap: bool = True,
@@ -191,6 +203,7 @@ def evaluate_problem(
         problem: the arrays to learn from.
         estimators: what is fitted, the headline first.
         question: what the result says was asked.
+        averages: names of averages over some of `estimators`, such as "auto"; they come before what was fitted.
         steps: of each estimator; None for its own default.
         seeds: how many networks are trained side by side, or the seeds themselves.
         bootstrap: whether every network weights the log's episodes in its own way.
@@ -218,7 +231,13 @@ def evaluate_problem(
     if run is not None and run.saves:
         share = run.saving_seconds / max(sum(estimate.seconds for estimate in estimates), 1e-9)
         watch.say(f"saved {run.saves} times on the way, {share:.2%} of the time")
-    result = Result.judged(estimates, question, level=level, digests=digests(data), **more)
+    averaged = [
+        average(
+            name, [each for each in estimates if each.estimator in entry_named(name).panel], question.accepted
+        )
+        for name in averages
+    ]
+    result = Result.judged([*averaged, *estimates], question, level=level, digests=digests(data), **more)
     if run is not None:
         store_result(result, run, watch)
     return result
@@ -323,16 +342,23 @@ def _make_estimators(
     behavior: object,
     size: ProblemSize,
 ) -> list[Estimator]:
-    """Return the estimators that were asked for by name or by hand, or refuse a name or setting that is wrong.
+    """Return what is fitted for estimators asked for by name or by hand; refuse a name or setting that is wrong.
 
-    The preset "default" gives them sizes that suit a problem of `size`.
+    An average stands for the estimators that it averages. The preset "default" gives them sizes that suit a problem
+    of `size`.
     """
     names = [each if isinstance(each, str) else each.name for each in asked]
     if not names or len(set(names)) < len(names):
         raise InputError(f"estimators are {', '.join(names) or 'none'}; expected at least one, each once")
-    check_settings([each for each in asked if isinstance(each, str)], settings)
+    fitted = fitted_names([each for each in asked if isinstance(each, str)])
+    check_settings(fitted, settings)
     settings = [*_density_settings(behavior), *settings]
-    return [make_estimator(e, preset, settings, steps, size) if isinstance(e, str) else e for e in asked]
+    by_hand = [each for each in asked if not isinstance(each, str)]
+    if any(each.name in fitted for each in by_hand):
+        raise InputError(f"estimators are {', '.join(names)}; expected each once, also inside an average")
+    made = {name: make_estimator(name, preset, settings, steps, size) for name in fitted}
+    order = dict.fromkeys(name for each in names for name in fitted_names([each]))
+    return [made.get(name) or next(e for e in by_hand if e.name == name) for name in order]
 
 
 def _density_settings(behavior: object) -> list[str]:
@@ -353,14 +379,9 @@ def _density(
     """Return the behaviour density, read, parsed, or fitted now or earlier, and the report of its fit."""
     if behavior is not None and not isinstance(behavior, str):
         return behavior, None
-    needing = [e.name for e in estimators if (entry := find_entry(e.name)) and entry.needs_density]
-    if not needing:
+    if not _needs_density(estimators):
         return None, None
-    if behavior is None:
-        raise InputError(
-            f"{needing[0]} needs --behavior: logged, fit, gaussian:POLICY:STD, a fitted FILE.safetensors, or "
-            "module:function"
-        )
+    assert isinstance(behavior, str)  # `_behavior_or_default` has chosen one
     low, high = getattr(target, "low", None), getattr(target, "high", None)
     load = partial(load_policy, normalization=normalization)
     parsed = parse_behavior(behavior, low=low, high=high, load=load)
@@ -384,6 +405,23 @@ def _density(
     return fitted.density, fitted.report
 
 
+def _needs_density(estimators: Sequence[Estimator]) -> bool:
+    return any((entry := find_entry(each.name)) and entry.needs_density for each in estimators)
+
+
+def _behavior_or_default(
+    behavior: Behavior | Logged | str | None, estimators: Sequence[Estimator], log: Transitions, watch: Watch
+) -> Behavior | Logged | str | None:
+    """Return the `behavior` that was asked for, or, where one is needed, what the log allows."""
+    if behavior is not None or not _needs_density(estimators):
+        return behavior
+    if log.log_mu is not None:
+        watch.say("behaviour density: as logged with the actions")
+        return "logged"
+    watch.say("behaviour density: none in the log, so one is fitted (--behavior says otherwise)")
+    return "fit"
+
+
 def _behavior_name(behavior: object) -> str:
     if behavior is None:
         return "none"
@@ -405,7 +443,7 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
     """
     kept = {name: given[name] for name in RESUMED}
     kept |= {name: str(kept[name]) for name in ("data", "policy") if isinstance(kept[name], PathLike)}
-    kept |= {name: list(kept[name]) for name in ("estimators", "settings")}
+    kept |= {name: list(kept[name]) for name in ("estimators", "settings", "accept")}
     if not isinstance(kept["seeds"], int):
         kept["seeds"] = [int(seed) for seed in kept["seeds"]]
     named = (kept["data"], kept["policy"], kept["behavior"] or "", *kept["estimators"])
@@ -431,6 +469,7 @@ class Options(TypedDict, total=False):
     seeds: int | list[int]
     bootstrap: bool
     level: float
+    accept: list[str]
     policy_normalization: str | None
     max_episode_steps: int | None
     save_seconds: float

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -11,6 +13,7 @@ from kmifqe.experiments.problems_gym import GymProblem
 from kmifqe.experiments.study_tables import (
     ANY,
     by_kind,
+    choices,
     confusion,
     coverage,
     group,
@@ -20,7 +23,7 @@ from kmifqe.experiments.study_tables import (
     share_interval,
     verdicts,
 )
-from kmifqe.trust.interval import WIDER
+from kmifqe.trust.interval import LEAST_ERROR
 
 GOOD = [1.9, 2.0, 2.1]
 WILD = [1.9, 2.0, 90.0]  # one seed outside the rewards
@@ -44,7 +47,10 @@ def test_an_interval_that_holds_the_truth_is_counted() -> None:
     line = group(rows, "these")
     assert [row.inside_90 for row in rows] == [True, False, False]
     assert (line["problems"], line["covered"], line["too_low"], line["too_high"]) == (3, 1, 1, 1)
-    half = stats.t.ppf(0.95, 1 / (1 / 2 + 1 / 999)) * np.sqrt(4 / 3 * 1001 / 999) * WIDER
+    parts = {1 / (1 / 2 + 1 / 999): 4 / 3 * 1001 / 999, 999: (LEAST_ERROR * FACTS.log.value_unit) ** 2}
+    variance = sum(parts.values())
+    freedom = variance**2 / sum(part**2 / freedom for freedom, part in parts.items())
+    half = stats.t.ppf(0.95, freedom) * np.sqrt(variance)
     assert line["median_width"] == pytest.approx(2 * half / FACTS.log.return_std)
     assert line["median_error"] == pytest.approx(11.0 / FACTS.log.return_std)
 
@@ -86,6 +92,21 @@ def test_coverage_keeps_both_halves_apart() -> None:
     shares = {half: tables["kmifqe"]["all"][0]["share"] for half, tables in told.tables.items()}
     assert shares == {"choose": 1.0, "report": 0.0}
     assert len(told.estimates) == 2
+
+
+def test_choices_are_held_against_an_average_and_an_oracle() -> None:
+    records = []
+    for number, (one, other) in enumerate(((2.4, 1.0), (1.2, 2.4))):
+        both = record(number, [one - 0.1, one, one + 0.1], 2.0)
+        twin = record(number, [other - 0.1, other, other + 0.1], 2.0)
+        both.estimates.append(replace(twin.estimates[0], estimator="fqe"))
+        records.append(both)
+    lines = {line["choice"]: line for line in choices(judge(records))}
+    assert list(lines) == ["auto", "kmifqe", "fqe", "plain average", "the nearest, by an oracle"]
+    unit = FACTS.log.value_unit
+    assert lines["kmifqe"]["rmse"] == pytest.approx(np.sqrt((0.4**2 + 0.8**2) / 2) / unit)
+    assert lines["plain average"]["rmse"] == pytest.approx(np.sqrt((0.3**2 + 0.2**2) / 2) / unit)
+    assert lines["the nearest, by an oracle"]["median"] == pytest.approx(0.4 / unit)
 
 
 def test_the_share_is_known_as_well_as_wilson_says() -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+from enum import StrEnum
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +22,18 @@ from kmifqe.errors import InputError, listed, printable, shown
 if TYPE_CHECKING:
     from kmifqe.store import Interrupted
 
+RUNS = Path("runs")
+FAILED = 3  # the exit code that --fail-on asks for; 2 is for mistakes in the input
+
+
+class FailOn(StrEnum):
+    """Verdicts at which a command is to end with an exit code of its own."""
+
+    do_not_use = "do-not-use"
+    care = "care"
+
+
+FAILS = {FailOn.do_not_use: ("do not use",), FailOn.care: ("use with care", "do not use")}
 PRESETS = "default, pendulum, mujoco, d4rl, fast, pendulum-fast, mujoco-fast, d4rl-fast"
 SAVE_SECONDS = 30.0
 ESTIMATORS = "{estimators}"  # the registry's names, put in when the help is shown: with them comes JAX
@@ -29,9 +44,9 @@ class NamesEstimators(TyperCommand):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help for `ctx` with `formatter`, with the names of the registry in place of `{estimators}`."""
-        from kmifqe.estimators.registry import entries
+        from kmifqe.estimators.registry import all_entries
 
-        names = ", ".join(entry.name for entry in entries())
+        names = ", ".join(entry.name for entry in all_entries())
         for parameter in self.params:
             if getattr(parameter, "help", None):
                 parameter.help = parameter.help.replace(ESTIMATORS, names)  # type: ignore[attr-defined]
@@ -49,15 +64,19 @@ def evaluate(
         ),
     ],
     out: Annotated[
-        Path, typer.Option(help="Directory for result.json and figures; made if missing.", show_default=False)
-    ],
+        Path | None,
+        typer.Option(
+            help="Directory for result.json, report and figures; made if missing.",
+            show_default="a new one under runs/",
+        ),
+    ] = None,
     behavior: Annotated[
         str | None,
         typer.Option(
             help="Who collected the log: gaussian:POLICY:STD (STD in half action ranges, actions logged as "
             "drawn; :UNIFORM_SHARE may follow), logged (densities in DATA), fit (learn it from DATA), a fitted "
             "FILE.safetensors, or module:function. Not needed for fqe and sr-dice.",
-            show_default=False,
+            show_default="logged where DATA has densities, else fit",
         ),
     ] = None,
     gamma: Annotated[float, typer.Option(help="Discount, 0 <= gamma < 1.")] = 0.99,
@@ -67,7 +86,7 @@ def evaluate(
             "--estimator",
             "-e",
             help=f"One of {ESTIMATORS}; repeat for several.",
-            show_default="kmifqe",
+            show_default="auto",
         ),
     ] = None,
     seeds: Annotated[
@@ -81,6 +100,22 @@ def evaluate(
         ),
     ] = True,
     level: Annotated[float, typer.Option(help="Of the interval: how often it should hold the truth.")] = 0.95,
+    accept: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CHECK",
+            help="A check whose question you have answered, for example unexplained_ends where episodes do end by "
+            "chance: it asks for care no longer; repeat for several.",
+            show_default=False,
+        ),
+    ] = None,
+    fail_on: Annotated[
+        FailOn | None,
+        typer.Option(
+            help=f"End with exit code {FAILED} where the verdict is 'do not use', or not 'trustworthy'.",
+            show_default=False,
+        ),
+    ] = None,
     steps: Annotated[
         int | None,
         typer.Option(min=1, help="Training steps of every estimator.", show_default="the preset's"),
@@ -120,10 +155,10 @@ def evaluate(
 ) -> None:
     """Estimate what a deterministic policy is worth from a log that another controller collected.
 
-    Example: kmifqe evaluate log.npz --policy actor.npz --behavior logged --gamma 0.95 --out runs/first
+    Example: kmifqe evaluate log.npz --policy actor.npz
 
-    Prints a table and writes result.json (schema: docs/result.md) and figures. V̂ is normalised per step,
-    (1 − gamma) times the expected discounted return; both are printed, with an interval (docs/intervals.md).
+    Prints the value with its interval and verdict, and writes result.json (schema: docs/result.md), a report and
+    figures. V̂ is per step, (1 − gamma) times the expected discounted return; both are printed (docs/intervals.md).
     Ctrl-C saves and stops; the same command with --resume goes on, and ends with the same bits.
     """
     options = {
@@ -131,10 +166,11 @@ def evaluate(
         "policy": policy,
         "behavior": behavior,
         "gamma": gamma,
-        "estimators": list(dict.fromkeys(estimator or ["kmifqe"])),
+        "estimators": list(dict.fromkeys(estimator or ["auto"])),
         "seeds": seeds,
         "bootstrap": bootstrap,
         "level": level,
+        "accept": list(dict.fromkeys(accept or [])),
         "steps": steps,
         "preset": preset,
         "settings": setting or [],
@@ -142,7 +178,19 @@ def evaluate(
         "max_episode_steps": max_episode_steps,
         "save_seconds": save_seconds,
     }
-    _run(options, out, resume=resume, force=force)
+    if out is None:
+        if resume:
+            raise InputError("--resume needs --out: expected the directory of the run to go on with")
+        out = _new_directory(policy, data)
+    _run(options, out, resume=resume, force=force, fail_on=fail_on)
+
+
+def _new_directory(policy: str, data: str) -> Path:
+    """Return a directory under runs/ that does not exist yet, called after the policy and the log."""
+    names = [Path(each.rpartition(":")[2]).stem for each in (policy, data)]
+    called = re.sub(r"[^\w.-]+", "-", "-from-".join(name for name in names if name)) or "run"
+    candidates = (RUNS / (called if i == 1 else f"{called}-{i}") for i in count(1))
+    return next(path for path in candidates if not os.path.lexists(path))
 
 
 def resume(
@@ -206,16 +254,19 @@ def _refuse_code(options: dict[str, Any], directory: str, path: Path) -> None:
         raise InputError(f"{said}; give --allow-code if you trust whoever wrote it")
 
 
-def _run(options: dict[str, Any], out: Path, *, resume: bool, force: bool) -> None:
+def _run(
+    options: dict[str, Any], out: Path, *, resume: bool, force: bool, fail_on: FailOn | None = None
+) -> None:
     """Evaluate, print what came out, or say how to go on where the run was stopped."""
     check_memory_limit()
     from kmifqe.api import evaluate
     from kmifqe.report.page import REPORT
     from kmifqe.report.result import RESULT
-    from kmifqe.report.terminal import TerminalWatch, estimates_table, verdict_lines
+    from kmifqe.report.terminal import TerminalWatch, estimates_table, headline, verdict_lines
     from kmifqe.store import Interrupted
 
     console = Console(stderr=True)
+    console.print(f"gamma {options['gamma']:g}, writing to {escape(printable(str(out)))}", highlight=False)
     keep_compiled_programs()
     interrupts = Interrupts(console)
     try:
@@ -234,11 +285,16 @@ def _run(options: dict[str, Any], out: Path, *, resume: bool, force: bool) -> No
             _say_what_is_there(stopped, console)
         _say_how_to_go_on(out, console)
         raise typer.Exit(interrupts.exit_code) from None
-    Console().print(estimates_table(result.estimates, level=options["level"]))
+    output = Console()
+    for sentence in headline(result):
+        output.print(escape(printable(sentence)), highlight=False, soft_wrap=True)
+    output.print(estimates_table(result.estimates, level=options["level"], verdicts=result.verdicts))
     for line in verdict_lines(result.verdicts):
         console.print(line, highlight=False, soft_wrap=True)
     written = " and ".join(str(out / name) for name in (RESULT, REPORT) if (out / name).exists())
     console.print(f"written: {escape(printable(written))}", highlight=False, soft_wrap=True)
+    if fail_on is not None and result.verdict.word in FAILS[fail_on]:
+        raise typer.Exit(FAILED)
 
 
 def _say_what_is_there(stopped: Interrupted, console: Console) -> None:

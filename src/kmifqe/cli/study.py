@@ -128,6 +128,7 @@ def coverage(
     _write(found, out / "coverage.json", console)
     shown = study.selection.half or "report"
     Console().print(_coverage_table(found, shown))
+    Console().print(_choices_table(found, shown))
     if find_spec("matplotlib") is None:
         console.print("matplotlib is not installed: no figure; run the same command where it is")
     else:
@@ -249,6 +250,20 @@ def _coverage_table(found: Coverage, half: Half) -> Table:
                 f"{group['median_error']:.2f}",
             )
         table.add_section()
+    return table
+
+
+def _choices_table(found: Coverage, half: Half) -> Table:
+    """Return a line per way to choose among the estimators: how far off it is."""
+    table = Table(title=f"Errors of each choice, {HALF_TITLES[half]}", title_justify="left")
+    table.add_column("choice", no_wrap=True)
+    for heading in ("problems", "RMSE", "median |error|", "90 % quantile"):
+        table.add_column(heading, justify="right")
+    for line in found.choices[half]:
+        numbers = (
+            "–" if line[name] is None else f"{line[name]:.3f}" for name in ("rmse", "median", "quantile_90")
+        )
+        table.add_row(line["choice"], str(line["problems"]), *numbers)
     return table
 
 

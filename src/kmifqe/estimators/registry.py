@@ -27,7 +27,12 @@ PRESETS = {
     "d4rl-fast": 100_000,
 }
 GROUP = "kmifqe.estimators"  # the entry-point group of estimators that other packages bring
-BUILT_IN = ("kmifqe.estimators.kmifqe", "kmifqe.estimators.fqe", "kmifqe.estimators.sr_dice")  # with ENTRIES
+BUILT_IN = (
+    "kmifqe.estimators.auto",
+    "kmifqe.estimators.kmifqe",
+    "kmifqe.estimators.fqe",
+    "kmifqe.estimators.sr_dice",
+)  # with ENTRIES
 
 
 @dataclass(frozen=True)
@@ -54,11 +59,24 @@ class EstimatorEntry:
     steps_at: Callable[[str], int] | None = None  # preset -> steps; None: the estimator's `default_steps`
     # The sizes of a fit -> the config fields that the preset "default" changes; None: it is as the preset "fast".
     sized: Callable[[FitSize], dict[str, Any]] | None = None
+    # The estimators that are fitted in its place and averaged (`trust.choice`); empty for one that is fitted itself.
+    panel: tuple[str, ...] = ()
 
 
 def entries() -> tuple[EstimatorEntry, ...]:
-    """Return every known entry: the built-in ones, those of installed packages, those that were registered."""
+    """Return every estimator that is fitted: built-in, of installed packages, and registered by a program."""
+    return tuple(entry for entry in _entries().values() if not entry.panel)
+
+
+def all_entries() -> tuple[EstimatorEntry, ...]:
+    """Return everything that can be asked for by name: `entries`, and averages over some of them."""
     return tuple(_entries().values())
+
+
+def fitted_names(names: Sequence[str]) -> list[str]:
+    """Return which estimators are fitted for `names`, each once: an average stands for those that it averages."""
+    expanded = ((entry.panel if (entry := find_entry(name)) else ()) or (name,) for name in names)
+    return list(dict.fromkeys(name for some in expanded for name in some))
 
 
 def entry_named(name: str) -> EstimatorEntry:

@@ -91,6 +91,11 @@ class FamilyProblem(msgspec.Struct, frozen=True, kw_only=True):
         told = "" if self.told_width == 1.0 else f", density told {self.told_width:g} times as wide"
         return f"{self.settings_text}, γ {self.gamma:g}, seed {self.seed}{told}"
 
+    @property
+    def accepted(self) -> tuple[str, ...]:
+        """Checks whose question a person who knows the system would answer."""
+        return ()
+
     def missing(self, sources: Sources) -> str | None:
         """Return what the problem needs and `sources` or this machine lack; None where nothing is missing."""
         return None

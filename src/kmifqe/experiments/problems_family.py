@@ -125,6 +125,11 @@ class LqrProblem(_Shaped, frozen=True, kw_only=True, tag="lqr"):
         return f"{self.shape}{ends}"
 
     @property
+    def accepted(self) -> tuple[str, ...]:
+        """Whoever knows this world knows that its episodes end by chance."""
+        return ("unexplained_ends",) if self.end_rate else ()
+
+    @property
     def settings_text(self) -> str:
         """The settings of the world and the log in words."""
         return (

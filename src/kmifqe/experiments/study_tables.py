@@ -11,11 +11,13 @@ import numpy as np
 from scipy.stats import binomtest
 
 from kmifqe.estimators import entry_named
+from kmifqe.estimators.registry import all_entries
 from kmifqe.experiments.problems_base import HOPELESS_ROWS, Half
 from kmifqe.experiments.problems_family import Facts
 from kmifqe.experiments.records import Record, made_here
 from kmifqe.experiments.study import HALVES, ProblemRecord
 from kmifqe.trust.checks.overlap import REFERENCE_BANDWIDTHS
+from kmifqe.trust.choice import average
 from kmifqe.trust.interval import interval_of
 from kmifqe.trust.verdict import WORDS, Word, judge_run
 
@@ -59,9 +61,14 @@ class Judged(msgspec.Struct, kw_only=True):
         return self.facts.settings.told_width != 1.0 and entry_named(self.estimator).needs_density
 
     @property
+    def signed_error(self) -> float:
+        """V̂ − V in `unit`."""
+        return (self.value - self.facts.truth) / self.unit
+
+    @property
     def scaled_error(self) -> float:
         """|V̂ − V| in `unit`."""
-        return abs(self.value - self.facts.truth) / self.unit
+        return abs(self.signed_error)
 
     @property
     def scaled_width(self) -> float:
@@ -85,8 +92,16 @@ def judge(records: Iterable[ProblemRecord]) -> list[Judged]:
 
 
 def _judge_problem(record: ProblemRecord) -> Iterator[Judged]:
-    judgement = judge_run(record.estimates)
-    for estimate in record.estimates:
+    accepted = record.facts.settings.accepted
+    fitted = {estimate.estimator: estimate for estimate in record.estimates}
+    averages = [
+        average(entry.name, [fitted[name] for name in entry.panel], accepted)
+        for entry in all_entries()
+        if entry.panel and set(entry.panel) <= set(fitted)
+    ]
+    estimates = [*averages, *record.estimates]
+    judgement = judge_run(estimates, accepted)
+    for estimate in estimates:
         shown, narrow = interval_of(estimate), interval_of(estimate, LEVEL)
         log = estimate.measurements.log
         yield Judged(
@@ -106,7 +121,7 @@ def _judge_problem(record: ProblemRecord) -> Iterator[Judged]:
         )
 
 
-class Coverage(Record, tag="kmifqe.coverage/3", kw_only=True):
+class Coverage(Record, tag="kmifqe.coverage/4", kw_only=True):
     """How often intervals hold the truth, and how wide they are, by what the problems differ in."""
 
     command: list[str]
@@ -114,6 +129,7 @@ class Coverage(Record, tag="kmifqe.coverage/3", kw_only=True):
     hopeless_rule: str
     unit: str
     tables: dict[Half, dict[str, Tables]]  # by half, and by estimator
+    choices: dict[Half, list[Line]]  # by half: errors of each way to choose among the estimators
     estimates: list[Judged]
 
 
@@ -132,13 +148,47 @@ def coverage(judged: Sequence[Judged], preset: str, command: Sequence[str]) -> C
         f"{', '.join(map(str, REFERENCE_BANDWIDTHS))} half action ranges, judged before anything is estimated",
         unit="widths and errors are in standard deviations of single logged episodes' discounted returns",
         tables={half: _by_estimator([x for x in right if x.half == half], groups) for half in HALVES},
+        choices={half: choices([x for x in right if x.half == half]) for half in HALVES},
         estimates=right,
     )
 
 
 def _by_estimator(judged: Sequence[Judged], make: Callable[[Sequence[Judged]], Tables]) -> dict[str, Tables]:
-    names = dict.fromkeys(each.estimator for each in judged)
+    names = _names(judged)
     return {name: make([each for each in judged if each.estimator == name]) for name in names}
+
+
+def choices(judged: Sequence[Judged]) -> list[Line]:
+    """Return the errors on problems that are not hopeless: of each estimator, of their plain average, of an oracle.
+
+    The plain average and the oracle, which knows which estimate is nearest, are over those that are fitted.
+    """
+    hopeful = [each for each in judged if not each.facts.hopeless]
+    by_name = {name: [x for x in hopeful if x.estimator == name] for name in _names(hopeful)}
+    errors = {name: {x.number: x.signed_error for x in mine} for name, mine in by_name.items()}
+    fitted = [mine for name, mine in errors.items() if not entry_named(name).panel]
+    shared = sorted(set.intersection(*(set(mine) for mine in errors.values()))) if errors else []
+    lines = [_errors(name, [mine[number] for number in shared]) for name, mine in errors.items()]
+    if len(fitted) > 1:
+        together = [[mine[number] for mine in fitted] for number in shared]
+        lines.append(_errors("plain average", [float(np.mean(each)) for each in together]))
+        lines.append(_errors("the nearest, by an oracle", [min(each, key=abs) for each in together]))
+    return lines
+
+
+def _names(judged: Sequence[Judged]) -> list[str]:
+    return list(dict.fromkeys(each.estimator for each in judged))
+
+
+def _errors(name: str, errors: Sequence[float]) -> Line:
+    known = np.abs(errors)
+    return {
+        "choice": name,
+        "problems": len(known),
+        "rmse": float(np.sqrt(np.mean(known**2))) if len(known) else None,
+        "median": float(np.median(known)) if len(known) else None,
+        "quantile_90": float(np.quantile(known, 0.9)) if len(known) else None,
+    }
 
 
 def groups(judged: Sequence[Judged]) -> Tables:

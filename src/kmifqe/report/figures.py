@@ -13,7 +13,7 @@ import numpy as np
 
 from kmifqe.errors import printable
 from kmifqe.estimators.base import Estimate
-from kmifqe.estimators.registry import entries
+from kmifqe.estimators.registry import all_entries
 from kmifqe.io.files import whole_file
 from kmifqe.trust.checks.training import without_diverged
 
@@ -38,7 +38,7 @@ class Style(NamedTuple):
 
 def style_of(estimator: str) -> Style:
     """Return the style of an estimator: the colour of its registry entry, and a line and marker of its own."""
-    for i, entry in enumerate(entries()):
+    for i, entry in enumerate(all_entries()):
         if entry.name == estimator:
             return Style(entry.color, LINES[i % len(LINES)], MARKERS[i % len(MARKERS)])
     return Style("black", "-", "o")

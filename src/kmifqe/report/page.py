@@ -280,9 +280,11 @@ def _truth_sentence(result: Result) -> str:
 def _origin_sentence(result: Result) -> str:
     """Return by which estimator and from which data the value was computed."""
     estimate, rows = result.estimate, result.question.rows
+    members = " and ".join(f"{_label(name)} ({weight:.0%})" for name, weight in estimate.members.items())
+    by = f"{_label(estimate.estimator)}, {members} averaged," if members else _label(estimate.estimator)
     source = f"{rows.logged:,} logged steps in {_count(rows.episodes, 'episode')}"
     seeds = _count(len(estimate.seeds), "seed")
-    return f"Judged by {_label(estimate.estimator)} from {source}, {seeds} of {estimate.steps:,} steps each."
+    return f"Judged by {by} from {source}, {seeds} of {estimate.steps:,} steps each."
 
 
 def _count(n: int, noun: str) -> str:

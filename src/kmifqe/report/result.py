@@ -21,6 +21,7 @@ from kmifqe.io.format import number, plus_minus
 from kmifqe.io.serialize import from_json, json_schema, plain, read_json, to_json, write_json
 from kmifqe.mdp.problem import Problem, RowCounts
 from kmifqe.trust.checks import Check, restored
+from kmifqe.trust.choice import sentence
 from kmifqe.trust.interval import LEVEL, ConfidenceInterval, interval_of
 from kmifqe.trust.verdict import Verdict, judge_run
 
@@ -73,6 +74,7 @@ class Question(msgspec.Struct, frozen=True):
     gamma: float
     rows: RowCounts
     notes: tuple[str, ...] = ()  # what the reader of the log found worth saying
+    accepted: tuple[str, ...] = ()  # checks whose question the user has answered
 
     @classmethod
     def about(
@@ -83,12 +85,15 @@ class Question(msgspec.Struct, frozen=True):
         policy: str = "",
         behavior: str = "none",
         notes: Iterable[str] = (),
+        accepted: Iterable[str] = (),
     ) -> Question:
         """Return the question that `problem` poses; `data`, `policy` and `behavior` are what a person calls them.
 
-        `notes` are sentences about the log that a reader of the result should see.
+        `notes` are sentences about the log that a reader of the result should see, `accepted` names of checks that
+        ask for care no longer.
         """
-        return cls(data, policy, behavior, round(float(problem.gamma), 7), problem.counts, tuple(notes))
+        gamma = round(float(problem.gamma), 7)
+        return cls(data, policy, behavior, gamma, problem.counts, tuple(notes), tuple(accepted))
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,7 +145,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         of the command line, `digests` those of `store.identity.digests`. `references`, `behavior_fit` and `extra`
         are kept as the fields of these names.
         """
-        judgement = judge_run(estimates)
+        judgement = judge_run(estimates, question.accepted)
         return cls(
             question=question,
             provenance=provenance(command, digests=digests),
@@ -178,6 +183,11 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     def verdict(self) -> Verdict:
         """Whether the headline value can be believed, and what speaks against it."""
         return self.verdicts[self.estimate.estimator]
+
+    @property
+    def choice(self) -> str:
+        """What the headline averages and why, in a sentence; "" where it is a single estimator's."""
+        return sentence(self.estimate, self.verdicts) if self.estimate.members else ""
 
     def __getitem__(self, estimator: str) -> Estimate:
         """Return the estimate of the estimator with this name."""

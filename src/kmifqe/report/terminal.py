@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.console import Console
@@ -23,6 +24,9 @@ from kmifqe.trust.checks.training import without_diverged
 from kmifqe.trust.interval import LEVEL, ConfidenceInterval, interval_of
 from kmifqe.trust.verdict import Verdict
 
+if TYPE_CHECKING:
+    from kmifqe.report.result import Result
+
 SHOWN = 4  # reasons for a verdict in a terminal; result.json has them all
 COLOURS = {"trustworthy": "green", "use with care": "yellow", "do not use": "red"}
 
@@ -39,14 +43,33 @@ def _verdict_lines(name: str, verdict: Verdict) -> list[str]:
     return [*lines, f"  · and {more} more in result.json"] if more > 0 else lines
 
 
+def headline(result: Result) -> list[str]:
+    """Return what the policy is worth, in what units, and what the number is made of, a sentence each."""
+    if not np.isfinite(result.value):
+        return [f"There is no value: no network of {result.estimate.estimator} ended with a finite one."]
+    interval, gamma = result.interval, result.estimate.gamma
+    between = f" ({100 * interval.level:.4g} % interval {_between(interval)})" if interval else ""
+    sentences = [
+        f"The policy is worth {number(result.value)} per step{between}: {result.verdict.word}.",
+        f"Per step means discounted and normalised, (1 − γ) Σ γᵗ r with γ = {gamma:g}; the discounted return is "
+        f"{number(result.discounted_return, decimals=2)}.",
+    ]
+    return [*sentences, result.choice] if result.choice else sentences
+
+
 def estimates_table(
-    estimates: Sequence[Estimate], truth: float | None = None, *, level: float = LEVEL
+    estimates: Sequence[Estimate],
+    truth: float | None = None,
+    *,
+    level: float = LEVEL,
+    verdicts: Mapping[str, Verdict] | None = None,
 ) -> Table:
     """Return one row for each of `estimates`; with a known `truth`, its error and the estimators ranked by it.
 
     `level` is that of the intervals, 0.95 by default. Estimates from bootstrapped seeds have an interval instead of
     the spread that it is made from; to leave it room in 80 columns, bandwidth and effective sample size are then
-    left to the report. Where some seeds diverged the row is about the others and its V̂ is starred.
+    left to the report. Where some seeds diverged the row is about the others and its V̂ is starred. `verdicts`, by
+    estimator, are a column where they are given.
     """
     table = Table(title="Value of the target policy", title_justify="left")
     table.add_column("estimator", no_wrap=True)
@@ -54,8 +77,9 @@ def estimates_table(
     value = ("V̂", f"{100 * level:.4g} % interval") if any(intervals) else ("V̂ ± spread",)
     extra = ("discounted return",) if truth is None else ("error", "|error|")
     infos = () if any(intervals) else _INFOS
-    for column in (*value, *extra, *(heading for _, heading, _ in infos), "time"):
-        table.add_column(column, justify="right", no_wrap=column != "discounted return")
+    judged = () if verdicts is None else ("verdict",)
+    for column in (*value, *extra, *(heading for _, heading, _ in infos), *judged, "time"):
+        table.add_column(column, justify="right", no_wrap=column not in ("discounted return", "verdict"))
     shown = [without_diverged(estimate) for estimate in estimates]
     errors = [abs(e.value - truth) if truth is not None else np.nan for e in shown]
     best = int(np.nanargmin(errors)) if np.isfinite(errors).any() else -1
@@ -72,6 +96,9 @@ def estimates_table(
             cells.append(number(estimate.value - truth, size, sign=True))
             cells.append(f"{number(error, size)}{' ◂' if i == best else '  '}")
         cells += [_last(estimate, name, pattern) for name, _, pattern in infos]
+        if verdicts is not None:
+            word = verdicts[estimate.estimator].word
+            cells.append(f"[{COLOURS[word]}]{word}[/]")
         table.add_row(*cells, duration(estimate.seconds))
     return table
 

@@ -203,9 +203,11 @@ def _make_own(path: Path) -> bool:
     with disk_sentence(path):
         if os.path.lexists(path) and not path.is_dir():
             raise InputError(f"{path}: exists and is not a directory; expected a directory for the results")
-        if not path.exists() and not path.parent.is_dir():
-            raise InputError(f"{path}: cannot be made; the directory {path.parent} does not exist")
         if not path.exists():
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            except (FileExistsError, NotADirectoryError) as error:
+                raise InputError(f"{path}: cannot be made; {path.parent} is no directory") from error
             make_directory(path)
             return True
         # A process that was killed early leaves its lock, and what it was writing, and no run.json.

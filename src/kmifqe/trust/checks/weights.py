@@ -303,7 +303,8 @@ def _cut_off(facts: WeightFacts, half_width: float | None) -> Check:
         thresholds = unjudged("without a Q or an interval nobody knows what the clip costs")
         return thresholds.check("clipped_high", 0.0, f"{finding}.", advice, threshold="none")
     ratio = abs(facts.clip_bias) / max(half_width, 1e-30)
-    finding += f", which moves V̂ by about {facts.clip_bias:+.2g}, {digits(ratio)} times the 95 % interval's half-width."
+    finding += f", which moves V̂ by about {facts.clip_bias:+.2g}, "
+    finding += f"{digits(ratio)} times the 95 % interval's half-width."
     return CUT_OFF.check("clipped_high", ratio, finding, advice, shown=digits)
 
 
@@ -342,10 +343,10 @@ def _bias(facts: KernelFacts, half_width: float) -> Check:
     half_widths = f"{digits(ratio)} times the 95 % interval's half-width."
     if removed is None:
         finding = f"Smoothing over nearby actions moves V̂ by about {facts.kernel_bias:+.2g}, {half_widths}"
-        advice = "Use kmifqe-best, which subtracts the bias, or log more rows near the target's actions."
+        advice = "Use kmifqe, which subtracts the bias, or log more rows near the target's actions."
         return KERNEL_BIAS.check("kernel_bias", ratio, finding, advice, shown=digits)
     finding = f"Removing the kernel's bias moved V̂ by {removed:+.2g}, {half_widths}"
-    advice = "Compare V̂ with kmifqe, which leaves the bias in, or log more rows near the target's actions."
+    advice = "Compare V̂ with fqe, which has no kernel, or log more rows near the target's actions."
     return BIAS_REMOVED.check("bias_removed", ratio, finding, advice, shown=digits)
 
 
