@@ -125,17 +125,21 @@ def fill_numbers(
 
 
 def fill_flags(target: np.ndarray, pieces: Iterable[Piece], field: str, name: str) -> None:
-    """Write `pieces` into `target`, bool; refuse other values than 0 and 1, naming `field` and file, `name`."""
+    """Write `pieces` into `target`, bool; refuse other values than 0 and 1, naming `field` and file, `name`.
+
+    A file may store a bool as any byte. NumPy counts a 2 as true and computes with it as if it were false, so bools
+    are looked at as numbers too.
+    """
     for place, values in pieces:
         flags = values.reshape(target[place].shape)
-        if flags.dtype != bool:
-            wrong = (flags != 0) & (flags != 1)
-            if wrong.any():
-                row = int(np.flatnonzero(wrong)[0])
-                raise InputError(
-                    f"{name}: {field} holds {flags[row]} at row {first_row(place) + row}; "
-                    "expected true/false flags (0 or 1)"
-                )
+        numbers = flags.view(np.uint8) if flags.dtype == bool else flags
+        wrong = (numbers != 0) & (numbers != 1)
+        if wrong.any():
+            row = int(np.flatnonzero(wrong)[0])
+            raise InputError(
+                f"{name}: {field} holds {numbers[row]} at row {first_row(place) + row}; "
+                "expected true/false flags (0 or 1)"
+            )
         target[place] = flags
 
 

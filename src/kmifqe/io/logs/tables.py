@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from kmifqe.errors import InputError, sentence_for
+from kmifqe.errors import InputError, sentence_for, shown
 from kmifqe.io.logs.d4rl import ALIASES, require_fields, resolve_names
 from kmifqe.io.logs.table_guards import check_buffers, check_pages
 from kmifqe.mdp.columns import Header, Piece, row_slices
@@ -94,7 +94,9 @@ class TableFile:
         for column in names:
             match = _NUMBERED.fullmatch(column)
             if match and any(match[1] in aliases for aliases in ALIASES.values()):
-                numbered.setdefault(match[1], {})[int(match[2])] = column
+                same = numbered.setdefault(match[1], {}).setdefault(int(match[2]), column)
+                self._refuse_both(same, column)
+                self._refuse_both(match[1] if match[1] in names else column, column)
         found = resolve_names({*names, *numbered}, self.name)
         require_fields(found, names, self.name)
         columns = {}
@@ -108,6 +110,13 @@ class TableFile:
                 raise InputError(f"{self.name}: {field} has numbered columns, but no {stored}_{gap}")
             columns[field] = [by_number[i] for i in range(len(by_number))]
         return columns
+
+    def _refuse_both(self, first: str, second: str) -> None:
+        """Refuse two columns that name the same numbers of a step: observation_0 and observation_00."""
+        if first != second:
+            raise InputError(
+                f"{self.name}: holds both {shown(first)} and {shown(second)}, which mean the same; keep one"
+            )
 
     def _count_rows(self) -> int:
         if self._parquet:
