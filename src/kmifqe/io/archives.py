@@ -16,8 +16,10 @@ from typing import IO, Any
 import h5py
 import numpy as np
 from numpy.lib import format as npy
+from safetensors import SafetensorError, safe_open
 
 from kmifqe.errors import InputError, listed, shown
+from kmifqe.io.files import require_file
 
 # Real logs compress 1-3 times (flags alone a thousand) and weights hardly: beyond a hundred it is neither.
 MAX_EXPANSION, FREE_BYTES = 100, 16 * 2**20
@@ -35,6 +37,7 @@ ZIP_ERRORS = (
     ),  # headers are tokenized
 )
 HDF5_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError, MemoryError)
+_NOT_IN_NUMPY = (TypeError, KeyError, ValueError, AttributeError)  # safetensors on a type that NumPy lacks
 # The only methods that NumPy, PyTorch and Stable-Baselines3 use; others expand without bound inside one read.
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _HEADER_LIMIT = 65_536  # bytes; NumPy would read as many as the header claims, up to 4 GiB
@@ -60,6 +63,8 @@ class Archive:
 
     def __init__(self, source: str | Path | bytes, where: str) -> None:
         self.where = where
+        if not isinstance(source, bytes):
+            require_file(source)
         try:
             packed = len(source) if isinstance(source, bytes) else Path(source).stat().st_size
             self._limit = self._budget = min(MEMBER_LIMIT, FREE_BYTES + MAX_EXPANSION * packed)
@@ -100,6 +105,17 @@ def read_npz(path: str | Path) -> dict[str, np.ndarray]:
     archive = Archive(path, str(path))
     names = [member.removesuffix(".npy") for member in archive.sizes if member.endswith(".npy")]
     return {name: _parse_npy(archive.read(f"{name}.npy"), f"{path}: {shown(name)}") for name in names}
+
+
+def read_safetensors(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Return the arrays and the metadata of a safetensors file."""
+    require_file(path)
+    try:
+        with safe_open(path, framework="numpy") as file:
+            arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
+            return arrays, dict(file.metadata() or {})
+    except (OSError, SafetensorError, *_NOT_IN_NUMPY) as error:
+        raise InputError(f"{path}: not a readable safetensors file ({shown(error)})") from error
 
 
 def read_npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:

@@ -1,4 +1,4 @@
-"""A flag is 0 or 1 in every format: NumPy counts a bool of byte 2 as true and computes with it as if it were false."""
+"""A flag is 0 or 1 in every format: NumPy counts a bool of byte 2 as true and computes with it as with false."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_missing_empty_and_special_paths_are_refused(tmp_path):
     with pytest.raises(InputError, match="holds no data file; expected D4RL"):
         load_dataset(tmp_path)
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(InputError, match="pipe: is not a file or directory"):
+    with pytest.raises(InputError, match="pipe: is a directory, a pipe or a device"):
         load_dataset(tmp_path / "pipe")
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from kmifqe.errors import InputError, printable, sentence_for, shown
 from kmifqe.io.archives import check_declared_bytes
+from kmifqe.io.files import open_file
 from kmifqe.io.logs.d4rl import FlatFile, Hdf5File, NpzFile
 from kmifqe.io.logs.minari import minari_data_directory, minari_root, read_minari
 from kmifqe.io.logs.tables import TableFile
@@ -116,13 +117,8 @@ def _open_file(path: Path) -> FlatFile:
 
 def _format_of(path: Path) -> str:
     """Return the format by the file's first bytes, or its suffix where those say nothing (Arrow streams)."""
-    if not path.is_file():
-        raise InputError(f"{path}: is not a file or directory; expected {READABLE}")
-    try:
-        with path.open("rb") as file:
-            start = file.read(8)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be opened ({error.strerror})") from error
+    with open_file(path, READABLE) as file:
+        start = file.read(8)
     if not start:
         raise InputError(f"{path}: the file is empty (0 bytes); expected {READABLE}")
     for magic, kind in _MAGIC.items():

@@ -15,7 +15,7 @@ import numpy as np
 
 from kmifqe.errors import InputError, sentence_for, shown
 from kmifqe.io.archives import HDF5_ERRORS, check_declared_bytes, check_hdf5_array, hdf5_member
-from kmifqe.io.files import whole_folder
+from kmifqe.io.files import read_file, whole_folder
 from kmifqe.io.logs.tables import check_table_bytes, import_pyarrow
 from kmifqe.mdp.columns import Columns, Layout, empty_columns, fill_flags, fill_numbers
 from kmifqe.mdp.transitions import Transitions
@@ -23,6 +23,7 @@ from kmifqe.mdp.transitions import Transitions
 _ERRORS = (*HDF5_ERRORS, AssertionError, AttributeError, IndexError, NotImplementedError, ImportError)
 _DENSITIES = "action_log_probs"
 _HDF5_BATCH = 64
+_METADATA_LIMIT = 2**20  # bytes of JSON, which take fifty times as much in memory; a few KiB are usual
 _MOST_MEMBERS = 1_000  # of an episode
 _MOST_COLUMNS = 1_000_000  # in a step
 _PLAIN_TYPE = re.compile(r"(float|int|uint)(8|16|32|64)|bool")
@@ -85,8 +86,8 @@ def _refuse_other_places(folder: Path, name: str) -> None:
 
 
 def _read_metadata(folder: Path, name: str) -> dict[str, Any]:
-    with sentence_for(folder / "metadata.json", "JSON", (OSError, ValueError, RecursionError)):
-        metadata = json.loads((folder / "metadata.json").read_text())
+    with sentence_for(folder / "metadata.json", "JSON", (ValueError, RecursionError)):
+        metadata = json.loads(read_file(folder / "metadata.json", _METADATA_LIMIT))
     if not isinstance(metadata, dict):
         raise InputError(f"{name}: metadata.json holds {type(metadata).__name__}; expected an object")
     # Without the spaces minari would import and build the environment named in the file: data runs no code.

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from kmifqe.errors import InputError, shown
+from kmifqe.errors import InputError
+from kmifqe.io.files import require_file
 from kmifqe.io.policies.actor import Actor, load_d4rl_actor, load_npz_actor, load_safetensors_actor
 from kmifqe.io.policies.graphs import load_onnx, load_torchscript
 from kmifqe.io.policies.normalization import Normalization, load_normalization
@@ -45,6 +47,8 @@ def load_policy(
     statistics = _statistics(normalization)
     is_given = normalization is not None
     if isinstance(source, str | Path) and not _is_importable(source):
+        if not str(source).strip():
+            raise InputError(f"the name of a policy is empty; expected {FORMATS}")
         policy = _load_file(Path(source), box, hidden, is_given)
     elif hidden is not None:
         raise InputError(f"{source}: hidden= is for Stable-Baselines3 zips")
@@ -79,14 +83,8 @@ def _load_file(path: Path, box: Bounds | None, hidden: str | None, is_given: boo
 
 
 def _check_path(path: Path) -> None:
-    try:
-        if path.is_file():
-            return
-    except OSError as error:  # a name longer than any file's
-        raise InputError(f"{shown(path)}: cannot be the name of a file ({error.strerror})") from error
-    beside = path.with_name(path.name + ".zip")
-    hint = f"; did you mean {beside}?" if beside.is_file() else f"; expected {FORMATS}"
-    raise InputError(f"{path}: {'is a directory' if path.is_dir() else 'no such file'}{hint}")
+    beside = f"{path}.zip"
+    require_file(path, f"{beside}?" if os.path.isfile(beside) and not os.path.exists(path) else FORMATS)
 
 
 def _is_importable(source: str | Path) -> bool:

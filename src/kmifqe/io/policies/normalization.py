@@ -11,6 +11,7 @@ import numpy as np
 
 from kmifqe.errors import InputError, listed, shown
 from kmifqe.io.archives import read_npz
+from kmifqe.io.files import read_file, require_file
 from kmifqe.io.policies.pickles import STREAM_LIMIT, Built, Name, read_inert, to_array
 
 # What an honest vecnormalize.pkl mentions: its own classes, spaces and arrays. Nothing is imported from them.
@@ -67,9 +68,8 @@ def load_normalization(source: object) -> Normalization | None:
             f"normalization is a {type(source).__name__}; expected an .npz, .json or VecNormalize .pkl file, "
             "a mapping with obs_mean and obs_var, or a VecNormalize object"
         )
+    require_file(source, "normalisation statistics (.npz, .json or .pkl)")
     path = Path(source)
-    if not path.is_file():
-        raise InputError(f"{path}: no such file; expected normalisation statistics (.npz, .json or .pkl)")
     if path.suffix == ".npz":
         return _from_mapping(read_npz(path), str(path))
     if path.suffix == ".json":
@@ -80,10 +80,11 @@ def load_normalization(source: object) -> Normalization | None:
 
 
 def _read_json(path: Path) -> Mapping[str, object]:
-    _check_size(path)
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        found = json.loads(read_file(path, STREAM_LIMIT))
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, InputError):
+            raise
         raise InputError(f"{path}: not readable JSON ({shown(error)})") from error
     if not isinstance(found, dict):
         raise InputError(f"{path}: expected a JSON object with obs_mean and obs_var")
@@ -118,8 +119,7 @@ def _number(value: object, field: str, name: str) -> float:
 
 
 def _read_vecnormalize(path: Path) -> Normalization | None:
-    _check_size(path)
-    found = read_inert(path.read_bytes(), _belongs_to_statistics, str(path))
+    found = read_inert(read_file(path, STREAM_LIMIT), _belongs_to_statistics, str(path))
     if not isinstance(found, Built) or not isinstance(found.state, dict) or "obs_rms" not in found.state:
         raise InputError(f"{path}: not the statistics that VecNormalize.save writes")
 
@@ -135,11 +135,6 @@ def _read_vecnormalize(path: Path) -> Normalization | None:
         if field in state:
             state[field] = to_array(state[field], f"{path}: {field}")
     return _from_attributes(state, str(path), fields_of)
-
-
-def _check_size(path: Path) -> None:
-    if path.stat().st_size > STREAM_LIMIT:
-        raise InputError(f"{path}: {path.stat().st_size:,} bytes; expected at most {STREAM_LIMIT:,}")
 
 
 def _belongs_to_statistics(name: Name) -> bool:
