@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from typer.core import TyperCommand
 
-from kmifqe.cli.dataset import Data, MaxEpisodeSteps
+from kmifqe.cli.dataset import Data, MaxEpisodeSteps, NoCache
 from kmifqe.cli.session import Interrupts, check_memory_limit, keep_compiled_programs
 from kmifqe.errors import InputError, listed, printable, shown
 
@@ -106,6 +106,7 @@ def evaluate(
         typer.Option(help="Statistics the policy's inputs were normalised with (VecNormalize), or 'none'."),
     ] = None,
     max_episode_steps: MaxEpisodeSteps = None,
+    no_cache: NoCache = False,
     force: Annotated[
         bool, typer.Option("--force", help="Replace an earlier run in the directory, finished or not.")
     ] = False,
@@ -142,7 +143,7 @@ def evaluate(
         "max_episode_steps": max_episode_steps,
         "save_seconds": save_seconds,
     }
-    _run(options, out, resume=resume, force=force)
+    _run(options, out, resume=resume, force=force, cache=not no_cache)
 
 
 def resume(
@@ -206,7 +207,7 @@ def _refuse_code(options: dict[str, Any], directory: str, path: Path) -> None:
         raise InputError(f"{said}; give --allow-code if you trust whoever wrote it")
 
 
-def _run(options: dict[str, Any], out: Path, *, resume: bool, force: bool) -> None:
+def _run(options: dict[str, Any], out: Path, *, resume: bool, force: bool, cache: bool = True) -> None:
     """Evaluate, print what came out, or say how to go on where the run was stopped."""
     check_memory_limit()
     from kmifqe.api import evaluate
@@ -225,6 +226,7 @@ def _run(options: dict[str, Any], out: Path, *, resume: bool, force: bool) -> No
                 out=out,
                 resume=resume,
                 force=force,
+                cache=cache,
                 watch=TerminalWatch(console, interrupts.training),
                 stop_asked=interrupts.asked,
                 command=sys.argv[1:],

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from kmifqe.errors import InputError, printable
-from kmifqe.io.cache import cache_folder, make_private, refuse_shared
+from kmifqe.io.cache import COMPILED, cache_folder, make_private, refuse_shared
 from kmifqe.io.format import size
 
 try:
@@ -48,7 +48,7 @@ def keep_compiled_programs() -> None:
     if chosen == "":
         return
     try:
-        cache = cache_folder() / "compiled" if chosen is None else Path(chosen)
+        cache = cache_folder() / COMPILED if chosen is None else Path(chosen)
         if chosen is None:
             make_private(cache.parent)
             make_private(cache)

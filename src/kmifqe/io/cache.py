@@ -12,7 +12,12 @@ from pathlib import Path
 
 from kmifqe.errors import InputError
 
+COMPILED = "compiled"  # the folder of programs that JAX has compiled
 OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+class CacheWarning(UserWarning):
+    """A cache is not used; the sentence says why."""
 
 
 def cache_folder() -> Path:
@@ -59,3 +64,10 @@ def refuse_shared(folder: Path) -> None:
             raise InputError(
                 f"{folder}: lies in {parent}, where others may replace it, so it is not trusted as a cache"
             )
+
+
+def compiled_programs() -> list[Path]:
+    """Return the files in which JAX keeps compiled programs in the user's cache folder."""
+    folder = cache_folder() / COMPILED
+    kept = (file for end in ("cache", "atime") for file in folder.glob(f"*-{end}"))
+    return sorted(file for file in kept if file.is_file())

@@ -39,7 +39,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     with disk_sentence(path):
         if path.exists() and not path.is_file():
             raise InputError(f"{path}: is a directory, a pipe or a device; expected the name of a file")
-    with _temporary_folder(path) as folder:
+    with temporary_folder(path) as folder:
         partial = folder / path.name
         yield partial
         _flush_file(partial)
@@ -50,7 +50,7 @@ def whole_file(path: Path) -> Iterator[Path]:
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
     """Give an empty temporary folder; move it to `path` at the end, in place of what was there."""
-    with _temporary_folder(path) as folder:
+    with temporary_folder(path) as folder:
         partial = folder / "new"
         partial.mkdir()
         yield partial
@@ -135,12 +135,14 @@ def disk_sentence(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _temporary_folder(path: Path) -> Iterator[Path]:
+def temporary_folder(path: Path) -> Iterator[Path]:
+    """Give an empty folder beside `path`, on the same disk, for this process alone; remove it at the end."""
     if not path.parent.is_dir():
         raise InputError(f"{path}: cannot be written; the directory {path.parent} does not exist")
     with disk_sentence(path):
         _remove_abandoned(path.parent)
         folder = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=path.parent))
+        folder.chmod(0o700)  # whatever the umask
         held = _hold(folder)
         try:
             yield folder

@@ -4,6 +4,7 @@ import h5py
 import numpy as np
 import pytest
 
+from encoded_log import read_here
 from kmifqe.errors import InputError
 from kmifqe.io.logs.load import load_dataset
 from kmifqe.mdp import columns as fill
@@ -20,7 +21,7 @@ def test_the_d4rl_layout_in_float64_gives_the_same_arrays(
     wide["infos/action_log_probs"] = wide.pop("action_log_probs")
     wide["infos/qpos"] = np.full((3, 2), np.nan)
     wide["metadata/policy/fc0/weight"] = np.zeros((4, 2))
-    same_log(load_dataset(write_hdf5(wide, **options)), log)
+    same_log(read_here(write_hdf5(wide, **options)), log)
 
 
 def test_terminal_rows_never_read_the_next_episode(encoded, write_hdf5):

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from kmifqe.errors import InputError
-from kmifqe.io.logs.load import load_dataset, mark_new_episodes
+from kmifqe.io.logs.load import load_dataset
+from kmifqe.io.logs.read import mark_new_episodes
 from kmifqe.io.logs.save import save_dataset
 from kmifqe.mdp import columns
 from kmifqe.mdp.transitions import Transitions

@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from encoded_log import read_here
 from kmifqe.errors import InputError
 from kmifqe.io.logs.load import load_dataset
 from kmifqe.io.logs.save import save_dataset
@@ -61,7 +62,7 @@ def test_list_and_numbered_columns_give_the_same_arrays(
     monkeypatch.setattr(fill, "CHUNK_BYTES", 64)
     path = tmp_path / "log.arrow"  # parquet is known by its content, not by its name
     write(path, shape(encoded) | {"comment": ["ignored"] * 16})
-    same_log(load_dataset(path), log)
+    same_log(read_here(path), log)
 
 
 @pytest.mark.parametrize("shape", [lists, numbered])
@@ -129,7 +130,7 @@ def test_a_missing_pyarrow_names_the_extra(monkeypatch, tmp_path, encoded):
     write_parquet(tmp_path / "log.parquet", lists(encoded))
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     with pytest.raises(InputError, match=r"need pyarrow; pip install 'kmifqe\[parquet\]'"):
-        load_dataset(tmp_path / "log.parquet")
+        read_here(tmp_path / "log.parquet")
 
 
 @pytest.mark.parametrize("claim", [15, 17])

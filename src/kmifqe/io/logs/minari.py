@@ -17,7 +17,7 @@ from kmifqe.errors import InputError, sentence_for, shown
 from kmifqe.io.archives import HDF5_ERRORS, check_declared_bytes, check_hdf5_array, hdf5_member
 from kmifqe.io.files import read_file, whole_folder
 from kmifqe.io.logs.tables import check_table_bytes, import_pyarrow
-from kmifqe.mdp.columns import Columns, Layout, empty_columns, fill_flags, fill_numbers
+from kmifqe.mdp.columns import Allocate, Columns, Layout, empty_columns, fill_flags, fill_numbers, in_memory
 from kmifqe.mdp.transitions import Transitions
 
 _ERRORS = (*HDF5_ERRORS, AssertionError, AttributeError, IndexError, NotImplementedError, ImportError)
@@ -54,12 +54,15 @@ def import_minari_storage(name: str) -> Any:
     return MinariStorage
 
 
-def read_minari(folder: Path, *, name: str, check_finite: bool = True) -> Columns:
+def read_minari(
+    folder: Path, *, name: str, check_finite: bool = True, allocate: Allocate = in_memory
+) -> Columns:
     """Return a Minari dataset as columns: T + 1 observations give T states and T next states per episode.
 
     folder: the directory that holds metadata.json.
     name: the dataset as the user knows it, for messages.
     check_finite: refuse NaN and infinity, by default True.
+    allocate: makes the arrays, by default in memory.
     """
     storage_class = import_minari_storage(name)
     _refuse_other_places(folder, name)
@@ -72,7 +75,9 @@ def read_minari(folder: Path, *, name: str, check_finite: bool = True) -> Column
         storage = storage_class.read(folder)
         layout = _layout(storage, metadata, widths, name)
         _check_declared_steps(folder, layout, name)
-        return _fill(storage, layout, metadata["total_episodes"], name, check_finite)
+        columns = empty_columns(layout, name, allocate)
+        _fill(columns, storage, layout, metadata["total_episodes"], check_finite)
+    return columns
 
 
 def _refuse_other_places(folder: Path, name: str) -> None:
@@ -193,10 +198,9 @@ def _check_stored_arrays(main_file: Path, episodes: range) -> None:
                 check_declared_bytes(declared, file_bytes, name, f"episode_{number}")
 
 
-def _fill(storage: Any, layout: Layout, episodes: int, name: str, check_finite: bool) -> Columns:
-    columns = empty_columns(layout, name)
+def _fill(columns: Columns, storage: Any, layout: Layout, episodes: int, check_finite: bool) -> None:
     assert columns.next_states is not None
-    start = 0
+    start, name = 0, columns.name
     for number, episode in enumerate(_episodes(storage, episodes)):
         where = f"{name}, episode {number}"
         length = _check_lengths(episode, layout, where)
@@ -224,7 +228,6 @@ def _fill(storage: Any, layout: Layout, episodes: int, name: str, check_finite: 
         start = rows.stop
     if start != layout.rows:
         raise InputError(f"{name}: metadata.json declares {layout.rows:,} steps, the episodes hold {start:,}")
-    return columns
 
 
 def _check_lengths(episode: Mapping[str, Any], layout: Layout, where: str) -> int:

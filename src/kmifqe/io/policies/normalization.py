@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from safetensors.numpy import save_file
 
 from kmifqe.errors import InputError, listed, shown
-from kmifqe.io.archives import read_npz
-from kmifqe.io.files import read_file, require_file
+from kmifqe.io.archives import read_npz, read_safetensors
+from kmifqe.io.child import run_in_child
+from kmifqe.io.files import read_file, require_file, temporary_folder
 from kmifqe.io.policies.pickles import STREAM_LIMIT, Built, Name, read_inert, to_array
 
 # What an honest vecnormalize.pkl mentions: its own classes, spaces and arrays. Nothing is imported from them.
+STATISTICS = "normalization.safetensors"  # how the child hands them over
 STATISTICS_PACKAGES = ("stable_baselines3", "gymnasium", "gym", "numpy", "collections", "_codecs")
 
 
@@ -69,7 +74,23 @@ def load_normalization(source: object) -> Normalization | None:
             "a mapping with obs_mean and obs_var, or a VecNormalize object"
         )
     require_file(source, "normalisation statistics (.npz, .json or .pkl)")
-    path = Path(source)
+    with temporary_folder(Path(tempfile.gettempdir(), "normalization")) as folder:
+        name, written = os.fspath(source), folder / STATISTICS
+        run_in_child("normalization", name, os.path.getsize(source), written=os.fspath(written), path=name)
+        return _from_mapping(read_safetensors(written)[0], name) if written.exists() else None
+
+
+def write_normalization(written: str, path: str) -> None:
+    """Write the statistics in `path` to the file `written`, none where states are not normalised: in the child."""
+    found = read_normalization(Path(path))
+    if found is not None:
+        arrays = {"obs_mean": found.mean, "obs_var": found.var}
+        arrays |= {"epsilon": np.array(found.epsilon), "clip_obs": np.array(found.clip)}
+        save_file({key: np.array(array, order="C") for key, array in arrays.items()}, written)
+
+
+def read_normalization(path: Path) -> Normalization | None:
+    """Return the statistics in the file `path`, read in this process."""
     if path.suffix == ".npz":
         return _from_mapping(read_npz(path), str(path))
     if path.suffix == ".json":
