@@ -53,7 +53,7 @@ class Request(msgspec.Struct):
 
 
 class Answer(msgspec.Struct):
-    """How it ended. `kind` is done, refused, failed, memory, time, or died."""
+    """How it ended. `kind` is done, refused, failed, forbidden, memory, time, or died."""
 
     kind: str
     sentence: str = ""  # of the InputError where refused, of any other exception where failed
@@ -96,6 +96,8 @@ def _why(answer: Answer, request: Request) -> str:
         return f"reading it took more than {request.seconds:.0f} s, the limit for a file of its size"
     if answer.kind == "memory":
         return f"reading it took more than {size(request.memory)} of memory, the limit for a file of its size"
+    if answer.kind == "forbidden":
+        return f"it made the process that reads it ask for {shown(answer.sentence)}, as no honest file does; refused"
     if answer.kind == "failed":
         return f"cannot be read ({shown(answer.sentence)})"
     if answer.signal == signal.SIGKILL:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import msgspec
 
@@ -37,6 +37,31 @@ JOBS: dict[str, Callable[..., None]] = {
     "normalization": write_normalization,
     "program": rehearse_program,
 }
+# Events of Python's own (sys.addaudithook) that reading a file never needs, by how they begin.
+RUNS_OR_CALLS = (
+    *(
+        "os.system",
+        "os.exec",
+        "os.fork",
+        "os.posix_spawn",
+        "os.spawn",
+        "subprocess.",
+        "pty.",
+        "pickle.find_class",
+    ),
+    *("socket.connect", "socket.bind", "urllib.", "webbrowser."),
+)
+CHANGES_FILES = (
+    "os.remove",
+    "os.rename",
+    "os.mkdir",
+    "os.rmdir",
+    "os.symlink",
+    "os.link",
+    "os.chmod",
+    "os.truncate",
+)
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 IDLE_SECONDS = 30.0
 STACK = 4 * 2**20
 MOST_LETTERS = 8_000  # of a sentence; a pipe holds as many without a reader
@@ -100,17 +125,49 @@ def _judged(text: bytes, status: int, *, is_late: bool) -> Answer:
 
 
 def _work(request: Request) -> Answer:
+    forbidden: list[str] = []
     try:
         os.chdir(request.directory)
+        _forbid(request, forbidden)
         _limit(request)
         JOBS[request.job](**request.arguments)
-        return Answer("done")
+        answer = Answer("done")
     except InputError as error:
-        return Answer("refused", str(error)[:MOST_LETTERS])
+        answer = Answer("refused", str(error)[:MOST_LETTERS])
     except MemoryError:
-        return Answer("memory")
+        answer = Answer("memory")
     except Exception as error:  # whatever a library raises on a broken file
-        return Answer("failed", shown(f"{type(error).__name__}: {error}"))
+        answer = Answer("failed", shown(f"{type(error).__name__}: {error}"))
+    return Answer("forbidden", shown(forbidden[0])) if forbidden else answer
+
+
+def _forbid(request: Request, forbidden: list[str]) -> None:
+    """Let whatever runs code, calls out or writes elsewhere than it was told to fail, and note it in `forbidden`.
+
+    This stops what Python does. Native code is stopped by the limits, and by what the readers refuse to give to it.
+    """
+    sys.dont_write_bytecode = True
+    home = (
+        os.path.dirname(str(request.arguments.get("written") or request.arguments.get("folder", ""))) + os.sep
+    )
+
+    def is_outside(path: object) -> bool:
+        if not isinstance(path, str | bytes):
+            return False  # a file that is open already
+        place = os.path.abspath(os.fsdecode(path))
+        return not place.startswith(home) and place != os.devnull
+
+    def hear(event: str, given: tuple[Any, ...]) -> None:
+        is_asked = event.startswith(RUNS_OR_CALLS)
+        is_asked |= event.startswith(CHANGES_FILES) and is_outside(given[0])
+        if event == "open":
+            mode, flags = given[1] or "", given[2]
+            is_asked |= (bool(set(mode) & set("wax+")) or bool(flags & WRITES)) and is_outside(given[0])
+        if is_asked:
+            forbidden.append(f"{event} {given[:2]}")
+            raise PermissionError(f"{event} is no part of reading a file")
+
+    sys.addaudithook(hear)
 
 
 def _limit(request: Request) -> None:

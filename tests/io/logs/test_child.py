@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -95,8 +96,8 @@ def test_an_interrupt_ends_the_child_and_its_fork(misbehave):
     with pytest.raises(KeyboardInterrupt):
         misbehave("loop")
     time.sleep(0.2)
-    with pytest.raises(ProcessLookupError):
-        os.killpg(server, 0)
+    running = [stat.read_text().rpartition(")")[2].split() for stat in Path("/proc").glob("[0-9]*/stat")]
+    assert not [state for state, _, group, *_ in running if group == str(server) and state != "Z"]
 
 
 def test_the_child_imports_no_jax_and_nothing_from_the_current_folder(tmp_path, encoded, monkeypatch):
@@ -105,7 +106,7 @@ def test_the_child_imports_no_jax_and_nothing_from_the_current_folder(tmp_path, 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(child, "_CHILD", child._Child())
     assert len(load_dataset("log.npz")) == 16
-    maps = (tmp_path / f"/proc/{child._CHILD._process.pid}/maps").read_text()
+    maps = Path(f"/proc/{child._CHILD._process.pid}/maps").read_text()
     assert "jaxlib" not in maps
     child._CHILD.stop()
 

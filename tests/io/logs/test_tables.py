@@ -143,3 +143,30 @@ def test_a_table_that_miscounts_its_rows_is_refused(log, tmp_path, claim):
     path.write_bytes(data[: at + 1] + bytes([2 * claim]) + data[at + 2 :])
     with pytest.raises(InputError, match=rf"the {claim} rows declared|the file declares {claim}$"):
         load_dataset(path)
+
+
+@pytest.mark.parametrize("write", WRITERS)
+def test_any_changed_byte_of_the_metadata_is_read_or_refused(tmp_path, encoded, write):
+    """pyarrow aborts the process on some of them."""
+    path = tmp_path / "log.arrow"
+    write(path, lists(encoded))
+    whole = path.read_bytes()
+    rng = np.random.default_rng(0)
+    refused = 0
+    for at in rng.integers(8, len(whole), 40):
+        path.write_bytes(whole[:at] + rng.bytes(1) + whole[at + 1 :])
+        try:
+            load_dataset(path)
+        except InputError:
+            refused += 1
+    assert 0 < refused < 40
+
+
+def test_lists_of_millions_of_equal_numbers_end_at_the_limit(tmp_path, encoded):
+    """A few kilobytes would unpack to 800 MB."""
+    values = pa.array(np.zeros(100_000_000, np.float64))
+    long = pa.ListArray.from_arrays(np.arange(0, 17 * 6_250_000, 6_250_000, dtype=np.int32), values)
+    write_parquet(tmp_path / "log.parquet", lists(encoded) | {"observations": long})
+    assert (tmp_path / "log.parquet").stat().st_size < 100_000
+    with pytest.raises(InputError, match=r"log\.parquet"):
+        load_dataset(tmp_path / "log.parquet")

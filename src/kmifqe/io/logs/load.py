@@ -20,10 +20,16 @@ from kmifqe.io.logs.read import READABLE, format_of, log_files, require_episode_
 from kmifqe.mdp.columns import Columns
 from kmifqe.mdp.transitions import Transitions
 
+# What the child imports once for each format, before it forks.
 LIBRARIES = {
-    "minari": ("minari.dataset.minari_storage",),
-    "parquet": ("pyarrow.parquet",),
-    "arrow": ("pyarrow.ipc",),
+    **dict.fromkeys(("parquet", "arrow"), ("pyarrow", "pyarrow.ipc", "pyarrow.parquet")),
+    "minari": (
+        "minari.dataset.minari_storage",
+        "pyarrow",
+        "pyarrow.ipc",
+        "pyarrow.parquet",
+        "pyarrow.dataset",
+    ),
 }
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from kmifqe.errors import InputError, sentence_for, shown
 from kmifqe.io.archives import HDF5_ERRORS, check_declared_bytes, check_hdf5_array, hdf5_member
 from kmifqe.io.files import read_file, whole_folder
-from kmifqe.io.logs.tables import check_table_bytes, import_pyarrow
+from kmifqe.io.logs.tables import import_pyarrow
 from kmifqe.mdp.columns import Allocate, Columns, Layout, empty_columns, fill_flags, fill_numbers, in_memory
 from kmifqe.mdp.transitions import Transitions
 
@@ -178,7 +178,6 @@ def _check_stored_tables(folder: Path) -> None:
     for file in sorted(folder.rglob("*")):
         if file.is_dir() or file.name.startswith(("_", ".", "metadata.json")):  # as minari tells them apart
             continue
-        check_table_bytes(file, str(file))
         with pa.memory_map(str(file)) as source:
             if source.read(6) == b"ARROW1":  # its lengths are believed by whoever reads a value
                 reader = pa.ipc.open_file(source)
@@ -187,15 +186,12 @@ def _check_stored_tables(folder: Path) -> None:
 
 
 def _check_stored_arrays(main_file: Path, episodes: range) -> None:
-    name, file_bytes = str(main_file), main_file.stat().st_size
+    name = str(main_file)
     with h5py.File(main_file, "r") as file:
         for number in episodes:
             episode = hdf5_member(file, f"episode_{number}", name)
-            declared = 0  # minari holds all arrays of an episode in memory at once, needed or not
             for dataset in _datasets(episode, name):
                 check_hdf5_array(dataset, name)
-                declared += dataset.nbytes
-                check_declared_bytes(declared, file_bytes, name, f"episode_{number}")
 
 
 def _fill(columns: Columns, storage: Any, layout: Layout, episodes: int, check_finite: bool) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import numpy as np
 
 from kmifqe.errors import InputError, sentence_for, shown
 from kmifqe.io.logs.d4rl import ALIASES, require_fields, resolve_names
-from kmifqe.io.logs.table_guards import check_buffers, check_pages
 from kmifqe.mdp.columns import Header, Piece, row_slices
 
 _BATCH_ROWS = 65_536
@@ -30,16 +28,6 @@ def import_pyarrow(name: str) -> Any:
     return pyarrow
 
 
-def check_table_bytes(path: Path, name: str) -> None:
-    """Refuse a table that would unpack to far more than the file holds."""
-    with path.open("rb") as file:
-        is_parquet = file.read(4) == b"PAR1"
-    if is_parquet:
-        check_pages(path, name)
-    else:
-        check_buffers(path, name)
-
-
 class TableFile:
     """A Parquet or Arrow (IPC file or stream) table (a FlatFile)."""
 
@@ -49,14 +37,13 @@ class TableFile:
         self._pa = import_pyarrow(self.name)
         self._errors = (
             *(OSError, ValueError, LookupError, TypeError, MemoryError, OverflowError),
-            *(struct.error, self._pa.ArrowException),
+            self._pa.ArrowException,
         )
         self._parquet = parquet
         self._expected = "a Parquet table" if parquet else "an Arrow table"
         with sentence_for(path, self._expected, self._errors):
             self._schema = self._read_schema()
             self._columns = self._find_columns()
-            check_table_bytes(path, self.name)
             self._rows = self._count_rows()
             self.headers = {field: self._header(field, self._rows) for field in self._columns}
 
