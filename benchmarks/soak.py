@@ -11,17 +11,20 @@ finding is kept in the record with what is needed to see it again; the exit code
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
 import random
+import resource
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,12 @@ import numpy as np
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
 
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")  # compiling is most of a small run
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+
+import kmifqe.api  # noqa: E402
+import kmifqe.cli  # noqa: E402
+from kmifqe.behavior import fit  # noqa: E402
 from kmifqe.io.policies.actor import Actor  # noqa: E402
 
 RECORD = ROOT / "experiments" / "results" / "soak.json"
@@ -41,32 +50,18 @@ PHASES = {  # the last of these files that is there says what the run was doing 
     "result written": "result.json",
     "report written": "report.html",
 }
-# Runs `kmifqe`, but the write of the given number fails: argv is NUMBER, ERRNO, and the command's words. The number
-# of writes goes to stderr at the end.
-FAILS = """
-import errno, io, os, pathlib, sys
-number, code = int(sys.argv[1]), int(sys.argv[2])
-count = 0
-def failing(function, writes=lambda *a, **k: True):
-    def call(*given, **named):
-        global count
-        if writes(*given, **named):
-            count += 1
-            if count == number:
-                raise OSError(code, os.strerror(code))
-        return function(*given, **named)
-    return call
-for name in ("fsync", "replace", "mkdir", "rename", "posix_fallocate"):
-    setattr(os, name, failing(getattr(os, name)))
-for name in ("write_bytes", "write_text"):
-    setattr(pathlib.Path, name, failing(getattr(pathlib.Path, name)))
-import kmifqe.cli
-sys.argv = ["kmifqe", *sys.argv[3:]]
-try:
-    kmifqe.cli.main()
-finally:
-    os.write(2, f"writes: {count}\\n".encode())
-"""
+# A density that is fitted in a second, so that kills fall on everything else as well.
+SMALL_DENSITY: dict[str, Any] = {
+    "components": (2,),
+    "hidden": (16,),
+    "batch": 64,
+    "steps": 60,
+    "check_every": 20,
+}
+WRITING = {
+    os: ("fsync", "replace", "mkdir", "rename", "posix_fallocate"),
+    Path: ("write_bytes", "write_text"),
+}
 
 
 class Evaluation:
@@ -74,8 +69,10 @@ class Evaluation:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        assert fit.fit_or_load.__kwdefaults__ is not None
+        fit.fit_or_load.__kwdefaults__["config"] = fit.FitConfig(**SMALL_DENSITY)
         rng = np.random.default_rng(0)
-        rows, actions = 400, 0.5 * rng.standard_normal((400, 2))
+        rows, actions = 200, 0.5 * rng.standard_normal((200, 2))
         np.savez(
             folder / "log.npz",
             observations=rng.standard_normal((rows, 3)).astype(np.float32),
@@ -92,13 +89,10 @@ class Evaluation:
             low=-np.ones(2, np.float32),
             high=np.ones(2, np.float32),
         ).save(folder / "actor.safetensors")
-        self.environment = os.environ | {
-            "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]),
-            "XDG_CACHE_HOME": str(folder / "cache"),
-        }
-        self.environment.pop("JAX_COMPILATION_CACHE_DIR", None)
+        os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
+        os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)
         self.words = ["evaluate", "log.npz", "--policy", "actor.safetensors", "--behavior", "fit"]
-        self.words += ["-e", "kmifqe", "-e", "fqe", "--gamma", "0.5", "--seeds", "2", "--steps", "120"]
+        self.words += ["-e", "kmifqe", "-e", "fqe", "--gamma", "0.5", "--seeds", "2", "--steps", "60"]
         self.words += ["--set", "hidden=8", "--set", "batch=32", "--save-seconds", "0", "--resume", "--out"]
         self.run("reference")  # fills the cache of compiled programs
         shutil.rmtree(folder / "reference")
@@ -106,24 +100,52 @@ class Evaluation:
         self.run("reference")
         self.seconds = time.monotonic() - began
         self.truth = self.answer("reference")
+        print(f"an evaluation takes {self.seconds:.1f} s", flush=True)
 
-    def start(self, out: str, program: list[str] | None = None, **how: Any) -> subprocess.Popen[str]:
-        """Start the command with the run directory `out`; `program` runs it, by default `python -m kmifqe`."""
-        return subprocess.Popen(
-            [*(program or [sys.executable, "-m", "kmifqe"]), *self.words, out],
-            cwd=self.folder,
-            env=self.environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            **how,
-        )
+    def start(self, out: str, prepare: Callable[[], None] = lambda: None) -> int:
+        """Start the command with the run directory `out` in a fork, after `prepare`; return the fork's id.
 
-    def run(self, out: str, program: list[str] | None = None, **how: Any) -> tuple[int, str]:
+        A fork of this process, which has imported everything and started nothing, is at work at once.
+        """
+        fork = os.fork()
+        if fork:
+            return fork
+        os.setsid()
+        os.chdir(self.folder)
+        nothing = os.open(os.devnull, os.O_RDWR)
+        said = os.open("said", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        for descriptor, target in ((0, nothing), (1, nothing), (2, said)):
+            os.dup2(target, descriptor)
+        sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w", buffering=1)
+        sys.argv = ["kmifqe", *self.words, out]
+        code = 1
+        try:
+            prepare()
+            kmifqe.cli.main()
+            code = 0
+        except SystemExit as end:
+            code = int(end.code or 0)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+
+    def wait(self, fork: int, seconds: float = 600.0) -> int | None:
+        """Return the exit code of a fork, or None where it was killed because `seconds` were over."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            ended, status = os.waitpid(fork, os.WNOHANG)
+            if ended:
+                return os.waitstatus_to_exitcode(status)
+            time.sleep(0.01)
+        os.kill(fork, signal.SIGKILL)
+        os.waitpid(fork, 0)
+        return None
+
+    def run(self, out: str, prepare: Callable[[], None] = lambda: None) -> tuple[int | None, str]:
         """Run the command to its end and return its exit code and what it said on stderr."""
-        process = self.start(out, program, **how)
-        said = process.communicate()[1]
-        return process.returncode, said
+        code = self.wait(self.start(out, prepare))
+        return code, (self.folder / "said").read_text(errors="replace")
 
     def answer(self, out: str) -> Any:
         """Return the values and trajectories that the run has come to, None where there is no result."""
@@ -147,55 +169,63 @@ def kills(rng: random.Random, end: float, add: Callable[..., None]) -> None:
     with tempfile.TemporaryDirectory(prefix="soak-") as scratch:
         evaluation = Evaluation(Path(scratch))
         while time.monotonic() < end:
-            out, killed = f"run{rng.randrange(10**9)}", 0
+            out = f"run{rng.randrange(10**9)}"
             while True:
-                process = evaluation.start(out)
-                # A run that goes on has less before it; towards the end of the soak it is let through.
-                wait = rng.uniform(0.0, 1.1 * evaluation.seconds) if time.monotonic() < end else 600.0
-                try:
-                    said = process.communicate(timeout=wait)[1]
-                except subprocess.TimeoutExpired:
-                    process.send_signal(signal.SIGKILL)
-                    process.communicate()
-                    killed += 1
-                    add("kills", evaluation.phase(out))
-                    continue
-                break
-            is_same = process.returncode == 0 and evaluation.answer(out) == evaluation.truth
+                # Towards the end of the soak a run is let through.
+                limit = rng.uniform(0.0, 1.1 * evaluation.seconds) if time.monotonic() < end else 600.0
+                code = evaluation.wait(evaluation.start(out), limit)
+                if code is not None:
+                    break
+                add("kills", evaluation.phase(out))
+            said = (evaluation.folder / "said").read_text(errors="replace")
+            is_same = code == 0 and evaluation.answer(out) == evaluation.truth
             add("runs after kills", "same bits" if is_same else "finding", None if is_same else said[-500:])
             left = [path.name for path in (evaluation.folder / out).glob(".kmifqe-partial-*")]
             add("leftovers", "none" if not left else "finding", left or None)
             shutil.rmtree(evaluation.folder / out)
 
 
+def fail_write(number: int, code: int) -> None:
+    """Let the write of this number fail in this process, and say at the end how many there were."""
+    count = [0]
+
+    def failing(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any, **named: Any) -> Any:
+            count[0] += 1
+            if count[0] == number:
+                raise OSError(code, os.strerror(code))
+            return function(*given, **named)
+
+        return call
+
+    for owner, names in WRITING.items():
+        for name in names:
+            setattr(owner, name, failing(getattr(owner, name)))
+    if number == 0:
+        leave, write_text = os._exit, Path.write_text
+        os._exit = lambda code: (write_text(Path("count"), str(count[0])), leave(code))  # type: ignore
+
+
 def writes(rng: random.Random, end: float, add: Callable[..., None]) -> None:
     """Let one write of an evaluation fail; expect a sentence, or a result, and then the reference after --resume."""
-    import errno
-    import resource
-
     errors = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EROFS, errno.EACCES)
     with tempfile.TemporaryDirectory(prefix="soak-") as scratch:
         evaluation = Evaluation(Path(scratch))
-        _, said = evaluation.run("counted", [sys.executable, "-c", FAILS, "0", "0"])
-        count = int(said.rpartition("writes: ")[2])
+        evaluation.run("counted", lambda: fail_write(0, 0))
+        count = int((evaluation.folder / "count").read_text())
         while time.monotonic() < end:
             out = f"run{rng.randrange(10**9)}"
             if rng.random() < 0.7:
-                number, code = rng.randint(1, count), rng.choice(errors)
-                kind = errno.errorcode[code]
-                code, said = evaluation.run(out, [sys.executable, "-c", FAILS, str(number), str(code)])
+                number, error = rng.randint(1, count), rng.choice(errors)
+                kind, prepare = errno.errorcode[error], partial(fail_write, number, error)
             else:  # the system's own refusal: no file may be longer
-                kind, most = "ulimit -f", int(2 ** rng.uniform(8, 18))
-                code, said = evaluation.run(
-                    out,
-                    preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most)),  # noqa: B023
-                )
+                most = int(2 ** rng.uniform(8, 18))
+                kind = "ulimit -f"
+                prepare = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (most, most))
+            code, said = evaluation.run(out, prepare)
             is_sentence = code in (0, 2) and "Traceback" not in said
-            add(
-                "write errors",
-                f"{kind}, exit code {code}" if is_sentence else "finding",
-                None if is_sentence else said,
-            )
+            found = None if is_sentence else said[-2000:]
+            add("write errors", f"{kind}, exit code {code}" if is_sentence else "finding", found)
             code, said = evaluation.run(out)
             is_same = code == 0 and evaluation.answer(out) == evaluation.truth
             add(

@@ -79,7 +79,7 @@ def main() -> None:
             return
         request = msgspec.convert(json.loads(line), Request)
         for library in request.libraries:
-            with suppress(ImportError):  # the job says what is missing
+            with suppress(Exception):  # missing, or broken: the job says so
                 importlib.import_module(library)
         answers.write(msgspec.json.encode(_in_a_fork(request, requests)) + b"\n")
         answers.flush()

@@ -182,3 +182,17 @@ def test_a_stranger_in_the_cache_is_left_alone(tmp_path, cache, log, same_log):
         warnings.simplefilter("error")
         same_log(load_dataset(tmp_path / "log.npz"), log)
     assert (entry.folder / "mine.txt").exists()
+
+
+def test_a_log_that_changes_while_it_is_read_is_not_kept(tmp_path, cache, log, monkeypatch):
+    save_dataset(log, tmp_path / "log.npz")
+    run = load.run_in_child
+
+    def run_and_change(*given, **more):
+        answer = run(*given, **more)
+        os.utime(tmp_path / "log.npz", (1, 1))
+        return answer
+
+    monkeypatch.setattr(load, "run_in_child", run_and_change)
+    assert len(load_dataset(tmp_path / "log.npz")) == len(log)
+    assert kept.entries(cache) == []

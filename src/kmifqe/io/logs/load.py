@@ -20,16 +20,12 @@ from kmifqe.io.logs.read import READABLE, format_of, log_files, require_episode_
 from kmifqe.mdp.columns import Columns
 from kmifqe.mdp.transitions import Transitions
 
-# What the child imports once for each format, before it forks.
+# What the child imports once for each format, before it forks; pyarrow asks for pandas on its own.
+TABLES = ("pyarrow.compute", "pyarrow.ipc", "pyarrow.parquet", "pandas")
 LIBRARIES = {
-    **dict.fromkeys(("parquet", "arrow"), ("pyarrow", "pyarrow.ipc", "pyarrow.parquet")),
-    "minari": (
-        "minari.dataset.minari_storage",
-        "pyarrow",
-        "pyarrow.ipc",
-        "pyarrow.parquet",
-        "pyarrow.dataset",
-    ),
+    "parquet": TABLES,
+    "arrow": TABLES,
+    "minari": ("minari.dataset.minari_storage", "pyarrow.dataset", *TABLES),
 }
 
 
@@ -67,9 +63,10 @@ def load_dataset(
 
 def _columns(path: Path, name: str, check_finite: bool, needs_ends: bool, cache: Path | None) -> Columns:
     """Return the log's columns, from the cache if they are there, else read by the child."""
-    files, kind = _sources(path)
     shown_name = printable(name)  # a name that a report will show; a file may be called anything
-    before = _states(files)
+    with sentence_for(shown(name), "a log", (OSError,)):  # a link to itself, a folder that is locked
+        files, kind = _sources(path)
+        before = _states(files)
     key = "" if cache is None else kept.digest_of(files, path)
     if cache is not None:
         # What was read and found finite serves an inspection as well.
@@ -118,7 +115,7 @@ def _sources(path: Path) -> tuple[list[Path], str]:
     """Return the files that a log consists of, in order, and its format."""
     folder = minari_data_directory(path) if path.is_dir() else None
     if folder is not None:
-        return [file for file in sorted(folder.rglob("*")) if not file.is_dir()], "minari"
+        return [file for file in sorted(folder.rglob("*")) if not os.path.isdir(file)], "minari"
     files = log_files(path) if path.is_dir() else [path]
     return files, format_of(files[0])
 
