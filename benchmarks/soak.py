@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -29,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
@@ -277,6 +279,7 @@ def main() -> int:
         mine["minutes"] = round(before + (time.monotonic() - began) / 60, 1)
         write(arguments.record, arguments.what, mine)
 
+    warnings.filterwarnings("ignore", "Duplicate name")  # a doubled member is one of the damages
     {"kills": kills, "writes": writes, "files": files}[arguments.what](
         random.Random(f"{arguments.what} {mine['soaks']}"), began + 60 * arguments.minutes, add
     )
@@ -286,10 +289,11 @@ def main() -> int:
 
 def write(path: Path, what: str, mine: dict[str, Any]) -> None:
     """Put the counts of one kind into the record; the other kinds may be soaking at the same time."""
-    record = json.loads(path.read_text()) if path.exists() else {}
-    partial = path.with_suffix(f".{os.getpid()}")
-    partial.write_text(json.dumps(record | {what: mine}, indent=1, sort_keys=True) + "\n")
-    partial.replace(path)
+    with FileLock(path.with_suffix(".lock")):
+        record = json.loads(path.read_text()) if path.exists() else {}
+        whole = path.with_suffix(".new")
+        whole.write_text(json.dumps(record | {what: mine}, indent=1, sort_keys=True) + "\n")
+        whole.replace(path)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,8 @@ app.add_typer(dataset.app, name="dataset")
 app.add_typer(cache.app, name="cache")
 app.add_typer(study.app, name="study")
 worlds.register(app)
-EXHAUSTED = ("RESOURCE_EXHAUSTED", "Out of memory")  # XLA's words for a lack of memory
+# XLA's words for a lack of memory, and the system's for a library that found no room.
+EXHAUSTED = ("RESOURCE_EXHAUSTED", "Out of memory", "failed to map segment", "Cannot allocate memory")
 
 
 def main() -> None:
@@ -52,8 +53,8 @@ def _run() -> None:
         _refuse(str(error))
     except OSError as error:  # a folder or a file that the system keeps closed, or too many open ones
         _refuse(f"{error.filename or 'the system'}: {error.strerror or error}")
-    except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and not any(word in str(error) for word in EXHAUSTED):
+    except (MemoryError, RuntimeError, ImportError) as error:
+        if not isinstance(error, MemoryError) and not any(word in str(error) for word in EXHAUSTED):
             raise
         detail = shown(error)
         _refuse(

@@ -54,7 +54,7 @@ def keep_compiled_programs() -> None:
             make_private(cache)
         elif cache.is_dir():
             refuse_shared(cache)
-    except (InputError, OSError, RuntimeError) as error:
+    except (InputError, OSError) as error:
         jax.config.update("jax_compilation_cache_dir", None)
         sentence = f"{printable(str(error))}; programs are compiled anew and not kept"
         Console(stderr=True).print(f"[yellow]warning:[/] {escape(sentence)}", highlight=False, soft_wrap=True)

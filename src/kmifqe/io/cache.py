@@ -23,7 +23,15 @@ class CacheWarning(UserWarning):
 def cache_folder() -> Path:
     """Return where kmifqe keeps what can be made again: `$XDG_CACHE_HOME/kmifqe`, by default `~/.cache/kmifqe`."""
     chosen = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (chosen if chosen.is_absolute() else Path.home() / ".cache") / "kmifqe"
+    if chosen.is_absolute():
+        return chosen / "kmifqe"
+    try:
+        home = Path.home()
+    except RuntimeError as error:
+        raise InputError(f"there is no home for a cache ({error})") from error
+    if not home.is_dir():  # somebody else's business to make
+        raise InputError(f"{home}: the home directory does not exist, so there is no cache")
+    return home / ".cache" / "kmifqe"
 
 
 def make_private(folder: Path) -> None:
@@ -39,8 +47,6 @@ def make_private(folder: Path) -> None:
             folder.chmod(0o700)
     except OSError as error:
         raise InputError(f"{folder}: cannot be used as a cache ({error.strerror or error})") from error
-    except RuntimeError as error:  # no home
-        raise InputError(f"there is no home for a cache ({error})") from error
 
 
 def refuse_shared(folder: Path) -> None:
