@@ -49,11 +49,11 @@ class Watch:
         self.active = False
         self.grown = max(0, _status("VmHWM") - self._resident)
         # Native libraries open files unheard: what they leave behind is seen.
-        self.seen += [f"left {name}" for name in os.listdir(self.temporary)]
         self.seen += [f"left {name}" for name in sorted(self._listing() - self._files)]
 
     def _listing(self) -> set[str]:
-        return {*os.listdir(os.path.dirname(self.sandbox)), *os.listdir(self.sandbox), *os.listdir(".")}
+        folders = (os.path.dirname(self.sandbox), self.sandbox, ".", self.temporary)
+        return {name for folder in folders for name in os.listdir(folder)}
 
     def _hear(self, event: str, args: tuple[object, ...]) -> None:
         if not self.active:

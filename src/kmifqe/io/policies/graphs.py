@@ -92,6 +92,7 @@ def load_onnx(path: str | Path, bounds: Bounds | None = None) -> CheckedPolicy:
         import onnxruntime
     except ImportError as error:
         raise InputError(f"{path}: ONNX needs onnxruntime; install kmifqe[onnx]") from error
+    onnxruntime.disable_telemetry_events()  # reading a policy tells nobody anything
     try:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4  # the error says what is wrong, without the file's own letters
