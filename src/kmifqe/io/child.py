@@ -175,14 +175,25 @@ class _Child:
         except OSError:
             return None
         # A timer, not select, which knows no pipes on Windows. Elsewhere the child ends its fork in time by itself.
-        timer = threading.Timer(START_SECONDS + request.seconds, process.kill)
+        is_late = threading.Event()
+
+        def end() -> None:
+            is_late.set()
+            process.kill()
+
+        timer = threading.Timer(START_SECONDS + request.seconds, end)
+        timer.daemon = True
         timer.start()
-        answer = process.stdout.readline()
-        timer.cancel()
+        try:
+            answer = process.stdout.readline()
+        finally:
+            timer.cancel()
         if answer.endswith(b"\n"):
             return msgspec.json.decode(answer, type=Answer)
-        return None if timer.is_alive() else Answer("time")
+        return Answer("time") if is_late.is_set() else None
 
 
 _CHILD = _Child()
 atexit.register(_CHILD.stop)
+if hasattr(os, "register_at_fork"):  # a fork of this process starts a child of its own
+    os.register_at_fork(after_in_child=_CHILD.__init__)  # type: ignore[misc]

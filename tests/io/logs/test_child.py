@@ -93,11 +93,23 @@ def test_an_interrupt_ends_the_child_and_its_fork(misbehave):
     server = child._CHILD._process.pid
     main = threading.main_thread().ident
     threading.Timer(0.5, signal.pthread_kill, [main, signal.SIGINT]).start()
+    before = threading.active_count()
     with pytest.raises(KeyboardInterrupt):
         misbehave("loop")
+    assert threading.active_count() < before  # nobody waits for the time to be over
     time.sleep(0.2)
     running = [stat.read_text().rpartition(")")[2].split() for stat in Path("/proc").glob("[0-9]*/stat")]
     assert not [state for state, _, group, *_ in running if group == str(server) and state != "Z"]
+
+
+def test_a_fork_of_the_process_has_a_child_of_its_own(tmp_path, encoded):
+    np.savez(tmp_path / "log.npz", **encoded)
+    load_dataset(tmp_path / "log.npz")
+    fork = os.fork()
+    if fork == 0:
+        os._exit(0 if len(load_dataset(tmp_path / "log.npz")) == 16 else 1)
+    assert os.waitpid(fork, 0)[1] == 0
+    assert len(load_dataset(tmp_path / "log.npz")) == 16
 
 
 def test_the_child_imports_no_jax_and_nothing_from_the_current_folder(tmp_path, encoded, monkeypatch):
@@ -111,7 +123,8 @@ def test_the_child_imports_no_jax_and_nothing_from_the_current_folder(tmp_path, 
     child._CHILD.stop()
 
 
-def test_a_child_starts_within_half_a_second_of_processor_time():
+def test_a_child_starts_within_a_second_of_processor_time():
+    """0.2 s are usual; JAX alone takes more than one."""
     began = os.times()
     subprocess.run(
         [sys.executable, "-P", "-m", "kmifqe.io.child_main"],
@@ -120,7 +133,7 @@ def test_a_child_starts_within_half_a_second_of_processor_time():
         capture_output=True,
     )
     ended = os.times()
-    assert ended.children_user + ended.children_system - began.children_user - began.children_system < 0.5
+    assert ended.children_user + ended.children_system - began.children_user - began.children_system < 1.0
 
 
 # An empty tuple, then 59 times a tuple that holds the one before twice.
