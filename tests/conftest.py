@@ -12,6 +12,7 @@ if version("jax").startswith("0.10."):  # tried there; XLA aborts on a flag that
     FLAGS.append("--xla_cpu_use_fusion_emitters=false")
 os.environ.setdefault("XLA_FLAGS", " ".join(FLAGS))
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", "")  # commands under test write nothing into a home
+os.environ.setdefault("KMIFQE_CACHE_GIB", "0")  # and keep no logs there
 
 # A file is one worker's: one of few, long tests that begins last leaves the other workers idle meanwhile.
 LONG_FILES = ("test_kill.py", "test_reproduce.py", "test_kmifqe.py", "test_sr_dice.py", "test_evaluate.py")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from kmifqe.io.logs.read import read_columns
 from kmifqe.mdp.transitions import Transitions
 
 LENGTHS = (3, 1, 5, 2, 1, 4)
@@ -32,6 +35,11 @@ def encoded() -> dict[str, np.ndarray]:
 @pytest.fixture
 def log(encoded: dict[str, np.ndarray]) -> Transitions:
     return Transitions.from_arrays(**encoded)
+
+
+def read_here(path: Path) -> Transitions:
+    """Read a log in this process, as the child does, so that a test can change how."""
+    return Transitions.from_columns(read_columns(path, str(path)))
 
 
 @pytest.fixture

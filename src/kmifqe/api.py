@@ -86,6 +86,7 @@ def evaluate(
     resume: bool = False,
     force: bool = False,
     save_seconds: float = SAVE_SECONDS,
+    cache: bool = True,
     on_progress: Callable[[Progress], None] | None = None,
     watch: Watch | None = None,
     stop_asked: Callable[[], bool] = lambda: False,
@@ -117,6 +118,7 @@ def evaluate(
         resume: go on with the run in `out`; the result has the bits of a run that was never stopped.
         force: replace an earlier run in `out`.
         save_seconds: the least time between two snapshots.
+        cache: keep the log as plain arrays in the user's cache folder, and take it from there (`load_dataset`).
         on_progress: called after every record of a fit, for instance with a logger of `report.loggers`.
         watch: hears sentences and progress; by default they are shown where stderr is a terminal, or in a notebook.
         stop_asked: asked between blocks of steps; True saves and raises `store.Interrupted`.
@@ -145,7 +147,7 @@ def evaluate(
         log = (
             data
             if isinstance(data, Transitions)
-            else load_dataset(str(data), max_episode_steps=max_episode_steps)
+            else load_dataset(str(data), max_episode_steps=max_episode_steps, cache=cache)
         )
         check_policy_fits(target, log.state_dim, log.action_dim)
         notes = (*log.notes, *action_box(log, target)[2])
@@ -475,7 +477,7 @@ class Options(TypedDict, total=False):
     save_seconds: float
 
 
-NOT_RESUMED = ("out", "resume", "force", "on_progress", "watch", "stop_asked", "command")
+NOT_RESUMED = ("out", "resume", "force", "cache", "on_progress", "watch", "stop_asked", "command")
 RESUMED = tuple(name for name in inspect.signature(evaluate).parameters if name not in NOT_RESUMED)
 
 

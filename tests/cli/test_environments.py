@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 
+import jax
 import numpy as np
 import pytest
 
@@ -135,7 +136,12 @@ def test_a_memory_limit_that_is_too_low_is_one_sentence(tmp_path, question):
 
 
 @pytest.mark.parametrize(
-    "error", [MemoryError(), RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes")]
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes"),
+        ImportError("libjax_common.so: failed to map segment from shared object"),
+    ],
 )
 def test_memory_that_gives_out_is_one_sentence(kmifqe_command, tmp_path, question, monkeypatch, error):
     def give_out(*_, **__):
@@ -146,3 +152,34 @@ def test_memory_that_gives_out_is_one_sentence(kmifqe_command, tmp_path, questio
     assert refused.code == 2
     assert "memory" in refused.err
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/1"), reason="a folder that not even root may write to is needed")
+@pytest.mark.parametrize("home", ["/proc/1", "/nonexistent", None])
+def test_a_home_that_cannot_be_written_to_costs_the_caches_alone(
+    kmifqe_command, tmp_path, question, monkeypatch, home
+):
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr("os.path.expanduser", lambda path: path.replace("~", home or "~"))
+    monkeypatch.delenv("KMIFQE_CACHE_GIB")
+    before = jax.config.jax_compilation_cache_dir
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
+    try:
+        done = kmifqe_command(*question, "--out", tmp_path / "run")
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
+    assert done.code == 0, done.err
+    assert done.err.count("warning: ") == 2  # of programs and of the log
+    assert (tmp_path / "run" / "result.json").exists()
+    assert not os.path.exists("/nonexistent")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="/dev/full stands for a full disk")
+@pytest.mark.parametrize("arguments", [["dataset", "inspect", "log.npz"], ["dataset", "inspect", "none.npz"]])
+def test_where_stderr_has_no_room_the_exit_code_still_tells(tmp_path, log, arguments):
+    np.savez(tmp_path / "log.npz", **log)
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "kmifqe", *arguments], stderr=full, cwd=tmp_path, text=True
+        )
+    assert (done.returncode == 0) == (arguments[-1] == "log.npz")

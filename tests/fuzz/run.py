@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import random
 import re
 import select
@@ -26,6 +27,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import kmifqe
 from fuzz.mutate import mutate_input
 from fuzz.seeds import SEEDS
 
@@ -44,7 +46,9 @@ class Worker:
 
     def start(self) -> None:
         """Start, and wait until the seeds have loaded."""
-        home = str(Path(__file__).parents[1])
+        home = f"{Path(__file__).parents[1]}{os.pathsep}{Path(kmifqe.__file__).parents[1]}"
+        temporary = self.errors.parent / "temporary"
+        temporary.mkdir(exist_ok=True)
         with self.errors.open("w") as errors:
             self.process = subprocess.Popen(
                 self.command,
@@ -58,6 +62,8 @@ class Worker:
                     "PATH": "/usr/bin:/bin",
                     "OMP_NUM_THREADS": "1",
                     "HOME": "/nonexistent",
+                    "TMPDIR": str(temporary),
+                    "KMIFQE_CACHE_GIB": "0",
                 },
             )
         if self._answer(120.0) != "ready":
@@ -97,12 +103,12 @@ class Worker:
 
 def is_finding(answer: dict[str, object]) -> bool:
     """Return whether a load ended in any way but success or a refusal within the limits."""
-    return answer["kind"] not in ("ok", "refused") or int(str(answer["mib"])) > MEMORY_LIMIT
+    return not str(answer["kind"]).startswith(("ok", "refused")) or int(str(answer["mib"])) > MEMORY_LIMIT
 
 
 def signature(answer: dict[str, object]) -> str:
     """Return what makes two findings the same: how it ended and where, without the numbers in the message."""
-    kind = str(answer["kind"]) if answer["kind"] not in ("ok", "refused") else "memory"
+    kind = "memory" if str(answer["kind"]).startswith(("ok", "refused")) else str(answer["kind"])
     detail = str(answer["detail"])
     if kind.startswith("raised") or kind.endswith("message"):
         detail = detail.partition(": ")[0]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import sys
 import time
@@ -19,12 +20,15 @@ import numpy as np
 from fuzz.watch import Watch
 from kmifqe.behavior.load import parse_behavior
 from kmifqe.errors import InputError
+from kmifqe.io import child
 from kmifqe.io.logs.load import load_dataset
 from kmifqe.io.logs.summary import inspect
 from kmifqe.io.policies.load import load_policy
 from kmifqe.io.policies.normalization import load_normalization
 
 ADDRESS_SPACE = 4 * 2**30  # beyond what is mapped at the start: what asks for more gets a MemoryError
+ENDED = re.compile(r"took more than [\d.]+ s|took more than .* of memory|crashed|was ended by the system")
+SECONDS, MEMORY = 8.0, 256 * 2**20  # the child's limits, for inputs below 1 MiB
 DATASETS = ("hdf5", "npz", "parquet", "arrow", "minari")
 
 
@@ -55,6 +59,10 @@ def outcome(target: str, path: Path, watch: Watch) -> dict[str, object]:
             load(target, path)
         except InputError as error:
             kind, detail = "refused", str(error)
+            if "as no honest file does; refused" in detail:
+                kind = "forbidden act"
+            elif ended := ENDED.search(detail):  # by the child's death: one sentence all the same
+                kind = f"refused: {ended[0]}"
             if not detail.isprintable():
                 kind, detail = "unprintable message", _where(error)
             elif len(detail) > 2000:
@@ -83,6 +91,7 @@ def main() -> None:
     """Answer each path on stdin."""
     target, sandbox = sys.argv[1], Path(sys.argv[2])
     answers = os.fdopen(os.dup(1), "w", buffering=1)
+    child.LEAST_SECONDS, child.LEAST_MEMORY = SECONDS, MEMORY
     os.dup2(2, 1)  # native libraries print; answers have a pipe of their own
     warnings.simplefilter("ignore")
     np.seterr(all="ignore")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from kmifqe.errors import InputError
@@ -151,3 +152,20 @@ def test_what_a_killed_process_was_writing_goes_with_the_next_write(tmp_path):
     mine.symlink_to(tmp_path / "other")
     write_file(tmp_path / "other", b"2")
     assert sorted(path.name for path in tmp_path.iterdir()) == [mine.name, "other"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
+@pytest.mark.parametrize("umask, mode", [(0o022, 0o644), (0o002, 0o664), (0o077, 0o600)])
+def test_a_file_has_the_mode_that_the_user_wants_for_new_files(tmp_path, umask, mode):
+    """Also a fitted density, which a library would write for its owner alone."""
+    from kmifqe.io.policies.actor import Actor
+
+    one = np.ones((1,), np.float32)
+    actor = Actor((np.ones((1, 1), np.float32),), (one,), "tanh", "tanh", -one, one)
+    before = os.umask(umask)
+    try:
+        write_file(tmp_path / "a", b"x")
+        actor.save(tmp_path / "b")
+    finally:
+        os.umask(before)
+    assert [(tmp_path / name).stat().st_mode & 0o777 for name in "ab"] == [mode, mode]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kmifqe.mdp import host_rows as memory
+from kmifqe.mdp import memory
 
 
 def limit_to(limit: str, usage: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

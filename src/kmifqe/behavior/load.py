@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 
 from kmifqe.behavior.mixture import TanhMixture
 from kmifqe.behavior.support import Numbers, make_box, per_dimension
 from kmifqe.errors import InputError
+from kmifqe.io.files import require_file
 from kmifqe.io.policies.load import load_policy
 from kmifqe.io.policies.objects import IMPORTABLE, import_object
 from kmifqe.mdp.ask import Behavior, FactorizedBehavior, Logged, Policy
@@ -197,8 +197,7 @@ def parse_behavior(
     if kind == "gaussian":
         return _gaussian(spec, low, high, load)
     if spec.endswith(".safetensors"):
-        if not Path(spec).is_file():
-            raise InputError(f"behaviour {spec!r}: no such file; expected a density saved by a fit")
+        require_file(spec, "a density saved by a fit")
         return TanhMixture.load(spec)
     if kind in ("logged", "fit"):
         raise InputError(f"behaviour {spec!r}: {kind!r} takes nothing after a colon; expected {kind!r} alone")

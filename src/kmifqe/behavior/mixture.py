@@ -15,13 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import log_ndtr, logsumexp, ndtr
 from jaxtyping import Array, Float, Int
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from kmifqe.behavior.support import Support
 from kmifqe.errors import InputError, listed, shown
+from kmifqe.io.archives import read_safetensors
 from kmifqe.io.files import write_file
-from kmifqe.io.policies.actor import UNREADABLE
 
 MIN_LOG_STD, MAX_LOG_STD = -6.0, 3.0  # in units of the log's own spread: no spike narrower than 1/400 of it
 HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
@@ -217,12 +216,7 @@ class TanhMixture:
     @staticmethod
     def load(path: str | Path) -> TanhMixture:
         """Read what `save` wrote."""
-        try:
-            with safe_open(path, framework="numpy") as file:
-                fields = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
-                settings = file.metadata() or {}
-        except (OSError, SafetensorError, *UNREADABLE) as error:
-            raise InputError(f"{path}: not a readable safetensors file ({shown(error)})") from error
+        fields, settings = read_safetensors(path)
         if settings.get("format") != FORMAT:
             raise InputError(
                 f"{path}: not a fitted behaviour; expected format {FORMAT!r} in the metadata, found "

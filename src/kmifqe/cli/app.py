@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import io
 import sys
+import warnings
+from typing import Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
-from kmifqe.cli import dataset, demo, evaluate, report, reproduce, study, worlds
+from kmifqe.cli import cache, dataset, demo, evaluate, report, reproduce, study, worlds
 from kmifqe.errors import InputError, printable, shown
+from kmifqe.io.cache import CacheWarning
 
 app = typer.Typer(
     name="kmifqe",
@@ -25,9 +28,11 @@ app.command("resume")(evaluate.resume)
 app.command("report")(report.report)
 app.command("reproduce")(reproduce.reproduce)
 app.add_typer(dataset.app, name="dataset")
+app.add_typer(cache.app, name="cache")
 app.add_typer(study.app, name="study")
 worlds.register(app)
-EXHAUSTED = ("RESOURCE_EXHAUSTED", "Out of memory")  # XLA's words for a lack of memory
+# XLA's words for a lack of memory, and the system's for a library that found no room.
+EXHAUSTED = ("RESOURCE_EXHAUSTED", "Out of memory", "failed to map segment", "Cannot allocate memory")
 
 
 def main() -> None:
@@ -35,19 +40,40 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):  # both are None where the shell has closed them
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # V̂ in Latin-1 is no reason to lose an hour's work
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", CacheWarning)
+        _show_cache_warnings()
+        _run()
+
+
+def _run() -> None:
     try:
         app()
     except InputError as error:
         _refuse(str(error))
     except OSError as error:  # a folder or a file that the system keeps closed, or too many open ones
         _refuse(f"{error.filename or 'the system'}: {error.strerror or error}")
-    except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and not any(word in str(error) for word in EXHAUSTED):
+    except (MemoryError, RuntimeError, ImportError) as error:
+        if not isinstance(error, MemoryError) and not any(word in str(error) for word in EXHAUSTED):
             raise
         detail = shown(error)
         _refuse(
             f"there is too little memory{f' ({detail})' if detail else ''}: give it more, or a smaller log"
         )
+
+
+def _show_cache_warnings() -> None:
+    """Show a cache that is not used as one sentence, without the line of code that found out."""
+    show = warnings.showwarning
+
+    def sentence_or_show(message: Warning | str, *more: Any, **named: Any) -> None:
+        if isinstance(message, CacheWarning):
+            text = f"[yellow]warning:[/] {escape(printable(str(message)))}"
+            Console(stderr=True).print(text, soft_wrap=True, highlight=False)
+        else:
+            show(message, *more, **named)
+
+    warnings.showwarning = sentence_or_show
 
 
 def _refuse(sentence: str) -> None:

@@ -37,17 +37,27 @@ MaxEpisodeSteps = Annotated[
 ]
 
 
+NoCache = Annotated[
+    bool,
+    typer.Option(
+        "--no-cache", help="Read DATA anew, and keep nothing of it for the next time (see kmifqe cache)."
+    ),
+]
+
+
 @app.command("inspect")
 def _inspect(
     data: Data,
     max_episode_steps: MaxEpisodeSteps = None,
+    no_cache: NoCache = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Print what a log holds: episodes, ends, action bounds, NaN, unusable rows, densities.
 
     Example: kmifqe dataset inspect hopper_medium-v2.hdf5
     """
-    summary = inspect(load_dataset(data, max_episode_steps=max_episode_steps, check_finite=False))
+    log = load_dataset(data, max_episode_steps=max_episode_steps, check_finite=False, cache=not no_cache)
+    summary = inspect(log)
     if as_json:
         typer.echo(to_json(summary, indent=2).decode(), nl=False)
         return
@@ -70,6 +80,7 @@ def _convert(
         ),
     ],
     max_episode_steps: MaxEpisodeSteps = None,
+    no_cache: NoCache = False,
     force: Annotated[bool, typer.Option("--force", help="Replace B if it exists.")] = False,
 ) -> None:
     """Write log A in the format that B's name asks for.
@@ -77,7 +88,7 @@ def _convert(
     Example: kmifqe dataset convert hopper_medium-v2.hdf5 hopper.parquet
     """
     refuse_target(target, overwrite=force)  # before minutes of reading
-    transitions = load_dataset(source, max_episode_steps=max_episode_steps)
+    transitions = load_dataset(source, max_episode_steps=max_episode_steps, cache=not no_cache)
     save_dataset(transitions, target, overwrite=force)
     console = Console()
     _print_each(console, "[cyan]note:[/]", transitions.notes)

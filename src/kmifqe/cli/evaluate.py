@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from typer.core import TyperCommand
 
-from kmifqe.cli.dataset import Data, MaxEpisodeSteps
+from kmifqe.cli.dataset import Data, MaxEpisodeSteps, NoCache
 from kmifqe.cli.session import Interrupts, check_memory_limit, keep_compiled_programs
 from kmifqe.errors import InputError, listed, printable, shown
 
@@ -141,6 +141,7 @@ def evaluate(
         typer.Option(help="Statistics the policy's inputs were normalised with (VecNormalize), or 'none'."),
     ] = None,
     max_episode_steps: MaxEpisodeSteps = None,
+    no_cache: NoCache = False,
     force: Annotated[
         bool, typer.Option("--force", help="Replace an earlier run in the directory, finished or not.")
     ] = False,
@@ -182,7 +183,7 @@ def evaluate(
         if resume:
             raise InputError("--resume needs --out: expected the directory of the run to go on with")
         out = _new_directory(policy, data)
-    _run(options, out, resume=resume, force=force, fail_on=fail_on)
+    _run(options, out, resume=resume, force=force, fail_on=fail_on, cache=not no_cache)
 
 
 def _new_directory(policy: str, data: str) -> Path:
@@ -255,7 +256,13 @@ def _refuse_code(options: dict[str, Any], directory: str, path: Path) -> None:
 
 
 def _run(
-    options: dict[str, Any], out: Path, *, resume: bool, force: bool, fail_on: FailOn | None = None
+    options: dict[str, Any],
+    out: Path,
+    *,
+    resume: bool,
+    force: bool,
+    fail_on: FailOn | None = None,
+    cache: bool = True,
 ) -> None:
     """Evaluate, print what came out, or say how to go on where the run was stopped."""
     check_memory_limit()
@@ -276,6 +283,7 @@ def _run(
                 out=out,
                 resume=resume,
                 force=force,
+                cache=cache,
                 watch=TerminalWatch(console, interrupts.training),
                 stop_asked=interrupts.asked,
                 command=sys.argv[1:],

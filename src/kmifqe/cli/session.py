@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import glob
 import os
+import re
 import signal
 import sys
 import threading
+import warnings
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 
-from kmifqe.errors import InputError
+from kmifqe.errors import InputError, printable
+from kmifqe.io.cache import COMPILED, cache_folder, make_private, refuse_shared
 from kmifqe.io.format import size
 
 try:
@@ -24,6 +31,7 @@ GRACE_SECONDS = 2.0  # for the main thread to end by itself; inside a compiler i
 # Bytes: with 1.7 GiB the compiler aborts the process without a word, with 2.1 GiB a lack is told.
 LEAST_ADDRESS_SPACE = 2**31
 THREAD_ADDRESS_SPACE = 2**26  # bytes for each core: the stacks and the arenas of its threads
+DAMAGED_PROGRAM = re.compile(r"Error reading persistent compilation cache entry for '([^']+)'")  # JAX's words
 CACHE_VARIABLE = "JAX_COMPILATION_CACHE_DIR"  # JAX's own: a user's choice of folder, or "" for none
 
 
@@ -31,14 +39,46 @@ def keep_compiled_programs() -> None:
     """Tell JAX to keep compiled programs in the user's cache folder, unless the user has said where or not to.
 
     Compiling takes longer than a short run does. Called by commands, never on import: a library does not write
-    files on its own.
+    files on its own. A folder to which others may write is not used, also where the user has chosen it, and a warning
+    says so: JAX runs what lies in it.
     """
     import jax
 
-    if CACHE_VARIABLE in os.environ:
+    chosen = os.environ.get(CACHE_VARIABLE)
+    if chosen == "":
         return
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kmifqe" / "compiled"
-    jax.config.update("jax_compilation_cache_dir", str(cache))
+    try:
+        cache = cache_folder() / COMPILED if chosen is None else Path(chosen)
+        if chosen is None:
+            make_private(cache.parent)
+            make_private(cache)
+        elif cache.is_dir():
+            refuse_shared(cache)
+    except (InputError, OSError) as error:
+        jax.config.update("jax_compilation_cache_dir", None)
+        sentence = f"{printable(str(error))}; programs are compiled anew and not kept"
+        Console(stderr=True).print(f"[yellow]warning:[/] {escape(sentence)}", highlight=False, soft_wrap=True)
+        return
+    if chosen is None:
+        jax.config.update("jax_compilation_cache_dir", str(cache))
+    _replace_damaged_programs(cache)
+
+
+def _replace_damaged_programs(cache: Path) -> None:
+    """Remove a kept program that JAX cannot read, when JAX says so: it compiles another, but never replaces one."""
+    show = warnings.showwarning
+
+    def remove_or_show(message: Warning | str, *more: Any, **named: Any) -> None:
+        damaged = DAMAGED_PROGRAM.match(str(message))
+        if damaged is None:
+            show(message, *more, **named)
+            return
+        for entry in cache.glob(f"{glob.escape(damaged[1])}-*"):  # its name begins with the program's
+            with suppress(OSError):
+                entry.unlink()
+
+    if show.__name__ != remove_or_show.__name__:  # once in a process
+        warnings.showwarning = remove_or_show
 
 
 def check_memory_limit() -> None:

@@ -16,7 +16,8 @@ from jaxtyping import Array
 from kmifqe.estimators.base import Estimator, Refresh, State
 from kmifqe.estimators.fit import Plan, _init, _refresh, _run_steps, seeded
 from kmifqe.io.format import duration, size
-from kmifqe.mdp.host_rows import free_device_bytes, free_host_bytes
+from kmifqe.mdp.host_rows import free_device_bytes
+from kmifqe.mdp.memory import free_host_bytes
 from kmifqe.mdp.problem import Problem
 
 MARGIN = 0.9  # share of the free memory that a forecast may fill: allocators leave gaps

@@ -14,8 +14,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
-from kmifqe.errors import InputError
+from kmifqe.errors import InputError, shown
 
 try:
     import fcntl
@@ -38,7 +39,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     with disk_sentence(path):
         if path.exists() and not path.is_file():
             raise InputError(f"{path}: is a directory, a pipe or a device; expected the name of a file")
-    with _temporary_folder(path) as folder:
+    with temporary_folder(path) as folder:
         partial = folder / path.name
         yield partial
         _flush_file(partial)
@@ -49,7 +50,7 @@ def whole_file(path: Path) -> Iterator[Path]:
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
     """Give an empty temporary folder; move it to `path` at the end, in place of what was there."""
-    with _temporary_folder(path) as folder:
+    with temporary_folder(path) as folder:
         partial = folder / "new"
         partial.mkdir()
         yield partial
@@ -67,20 +68,46 @@ def write_file(path: Path, data: bytes) -> None:
         partial.write_bytes(data)
 
 
-def read_file(path: Path) -> bytes:
-    """Return the content of a file, or raise InputError: also for a pipe or a device, which might never end."""
+def open_file(path: Path | str, expected: str = "a file") -> IO[bytes]:
+    """Return the file `path`, opened for reading; refuse what is none, without waiting for it.
+
+    Every reader begins here: a pipe that nobody writes to would be waited on for ever, and a device may have no end.
+
+    path: the file; a link to one is followed.
+    expected: what was looked for, for the message: "a .safetensors actor, or ...".
+    """
+    name = shown(path)
+    if not str(path):
+        raise InputError(f"an empty name was given for a file; expected {expected}")
     # A pipe is opened without waiting for its writer.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
-        with open(os.open(path, flags), "rb") as file:
-            found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode):
-                raise InputError(f"{path}: is a directory, a pipe or a device; expected a file")
-            if found.st_size > MOST_READ:
-                raise InputError(f"{path}: has {found.st_size:,} bytes; expected {MOST_READ:,} at most")
+        descriptor = os.open(path, flags)
+    except FileNotFoundError as error:
+        raise InputError(f"{name}: no such file; expected {expected}") from error
+    except (OSError, ValueError) as error:  # locked, a link to itself, a name with a zero in it
+        raise InputError(f"{name}: cannot be opened ({getattr(error, 'strerror', 0) or error})") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise InputError(f"{name}: is a directory, a pipe or a device; expected {expected}")
+    return open(descriptor, "rb")
+
+
+def require_file(path: Path | str, expected: str = "a file") -> None:
+    """Refuse `path` as `open_file` does, for a library that opens files itself."""
+    open_file(path, expected).close()
+
+
+def read_file(path: Path, most: int = MOST_READ) -> bytes:
+    """Return the content of a file of at most `most` bytes, or raise InputError."""
+    with open_file(path) as file:
+        found = os.fstat(file.fileno()).st_size
+        if found > most:
+            raise InputError(f"{path}: has {found:,} bytes; expected {most:,} at most")
+        try:
             return file.read()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
 
 
 def make_directory(path: Path) -> None:
@@ -108,12 +135,14 @@ def disk_sentence(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _temporary_folder(path: Path) -> Iterator[Path]:
+def temporary_folder(path: Path) -> Iterator[Path]:
+    """Give an empty folder beside `path`, on the same disk, for this process alone; remove it at the end."""
     if not path.parent.is_dir():
         raise InputError(f"{path}: cannot be written; the directory {path.parent} does not exist")
     with disk_sentence(path):
         _remove_abandoned(path.parent)
         folder = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=path.parent))
+        folder.chmod(0o700)  # whatever the umask
         held = _hold(folder)
         try:
             yield folder

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -125,17 +125,21 @@ def fill_numbers(
 
 
 def fill_flags(target: np.ndarray, pieces: Iterable[Piece], field: str, name: str) -> None:
-    """Write `pieces` into `target`, bool; refuse other values than 0 and 1, naming `field` and file, `name`."""
+    """Write `pieces` into `target`, bool; refuse other values than 0 and 1, naming `field` and file, `name`.
+
+    A file may store a bool as any byte. NumPy counts a 2 as true and computes with it as if it were false, so bools
+    are looked at as numbers too.
+    """
     for place, values in pieces:
         flags = values.reshape(target[place].shape)
-        if flags.dtype != bool:
-            wrong = (flags != 0) & (flags != 1)
-            if wrong.any():
-                row = int(np.flatnonzero(wrong)[0])
-                raise InputError(
-                    f"{name}: {field} holds {flags[row]} at row {first_row(place) + row}; "
-                    "expected true/false flags (0 or 1)"
-                )
+        numbers = flags.view(np.uint8) if flags.dtype == bool else flags
+        wrong = (numbers != 0) & (numbers != 1)
+        if wrong.any():
+            row = int(np.flatnonzero(wrong)[0])
+            raise InputError(
+                f"{name}: {field} holds {numbers[row]} at row {first_row(place) + row}; "
+                "expected true/false flags (0 or 1)"
+            )
         target[place] = flags
 
 
@@ -201,20 +205,29 @@ class Columns:
     name: str = "arrays"
 
 
-def empty_columns(layout: Layout, name: str) -> Columns:
-    """Return columns of the right sizes, not yet filled."""
+Allocate = Callable[[str, tuple[int, ...], type], np.ndarray]  # of a field's name, shape and type; zeros
+
+
+def in_memory(field: str, shape: tuple[int, ...], dtype: type) -> np.ndarray:
+    """Return zeros of this shape and type in memory."""
+    return np.zeros(shape, dtype)
+
+
+def empty_columns(layout: Layout, name: str, allocate: Allocate = in_memory) -> Columns:
+    """Return columns of the right sizes, not yet filled; `allocate` makes the arrays, by default in memory."""
     n, q, d = layout.rows, layout.state_dim, layout.action_dim
     log_mu_shape = {None: None, 0: (n,)}.get(layout.log_mu_dim, (n, d))
+    has_next = "next_observations" in layout.optional
     return Columns(
-        states=np.empty((n, q), np.float32),
-        actions=np.empty((n, d), np.float32),
-        rewards=np.empty(n, np.float32),
-        terminated=np.zeros(n, bool),
-        cut=np.zeros(n, bool),
+        states=allocate("states", (n, q), np.float32),
+        actions=allocate("actions", (n, d), np.float32),
+        rewards=allocate("rewards", (n,), np.float32),
+        terminated=allocate("terminated", (n,), np.bool_),
+        cut=allocate("cut", (n,), np.bool_),
         cuts_are_marked=bool(layout.optional & {"timeouts", "episode"}),
         has_episode_ids="episode" in layout.optional,
-        next_states=np.empty((n, q), np.float32) if "next_observations" in layout.optional else None,
-        log_mu=None if log_mu_shape is None else np.empty(log_mu_shape, np.float32),
+        next_states=allocate("next_states", (n, q), np.float32) if has_next else None,
+        log_mu=None if log_mu_shape is None else allocate("log_mu", log_mu_shape, np.float32),
         name=name,
     )
 

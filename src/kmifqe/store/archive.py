@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from kmifqe.errors import InputError
 from kmifqe.estimators.base import Estimate
+from kmifqe.io.archives import read_safetensors
 from kmifqe.io.files import write_file
 from kmifqe.io.serialize import to_json
 from kmifqe.trust.checks import Measurements
@@ -41,11 +41,9 @@ def write_archive(path: Path, arrays: dict[str, np.ndarray], described: dict[str
 def read_archive(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Return what `write_archive` wrote, or raise DamagedError."""
     try:
-        with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except (OSError, SafetensorError, ValueError) as error:
-        raise DamagedError(f"{path}: cannot be read ({error})") from error
+        arrays, metadata = read_safetensors(path)
+    except InputError as error:
+        raise DamagedError(str(error)) from error
     text = metadata.get("described", "")
     if metadata.get("checksum") != _checksum(arrays, text):
         raise DamagedError(f"{path}: its checksum does not match its content")

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from kmifqe.errors import InputError
-from kmifqe.io.logs.load import load_dataset, mark_new_episodes
+from kmifqe.io.logs.load import load_dataset
+from kmifqe.io.logs.read import mark_new_episodes
 from kmifqe.io.logs.save import save_dataset
 from kmifqe.mdp import columns
 from kmifqe.mdp.transitions import Transitions
@@ -98,7 +99,7 @@ def test_missing_empty_and_special_paths_are_refused(tmp_path):
     with pytest.raises(InputError, match="holds no data file; expected D4RL"):
         load_dataset(tmp_path)
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(InputError, match="pipe: is not a file or directory"):
+    with pytest.raises(InputError, match="pipe: is a directory, a pipe or a device"):
         load_dataset(tmp_path / "pipe")
 
 

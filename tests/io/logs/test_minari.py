@@ -7,6 +7,7 @@ import h5py
 import numpy as np
 import pytest
 
+from encoded_log import read_here
 from kmifqe.errors import InputError
 from kmifqe.io.logs.load import load_dataset
 from kmifqe.io.logs.save import save_dataset
@@ -192,6 +193,6 @@ def test_absurd_arrays_and_links_are_refused(tmp_path):
 def test_a_missing_minari_names_the_extra(monkeypatch, tmp_path, log):
     folder = write(tmp_path / "log-v0")
     monkeypatch.setitem(__import__("sys").modules, "minari.dataset.minari_storage", None)
-    for attempt in (lambda: load_dataset(folder), lambda: save_dataset(log, tmp_path / "new-v0")):
+    for attempt in (lambda: read_here(folder), lambda: save_dataset(log, tmp_path / "new-v0")):
         with pytest.raises(InputError, match=r"need the minari package; .* pip install 'kmifqe\[minari\]'"):
             attempt()

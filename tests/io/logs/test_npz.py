@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpy.lib import format as npy
 
+from encoded_log import read_here
 from kmifqe.errors import InputError
 from kmifqe.io.logs.load import load_dataset
 from kmifqe.mdp import columns as fill
@@ -20,7 +21,7 @@ def test_every_numpy_layout_gives_the_same_arrays(
     monkeypatch.setattr(fill, "CHUNK_BYTES", 24)
     arrays = {k: np.asarray(v, v.dtype if v.dtype == bool else kind, order=order) for k, v in encoded.items()}
     save(tmp_path / "log.npz", **arrays)
-    same_log(load_dataset(tmp_path / "log.npz"), log)
+    same_log(read_here(tmp_path / "log.npz"), log)
 
 
 def test_an_object_array_is_refused_and_nothing_is_unpickled(tmp_path, encoded):

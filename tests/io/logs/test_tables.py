@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from encoded_log import read_here
 from kmifqe.errors import InputError
 from kmifqe.io.logs.load import load_dataset
 from kmifqe.io.logs.save import save_dataset
@@ -61,7 +62,7 @@ def test_list_and_numbered_columns_give_the_same_arrays(
     monkeypatch.setattr(fill, "CHUNK_BYTES", 64)
     path = tmp_path / "log.arrow"  # parquet is known by its content, not by its name
     write(path, shape(encoded) | {"comment": ["ignored"] * 16})
-    same_log(load_dataset(path), log)
+    same_log(read_here(path), log)
 
 
 @pytest.mark.parametrize("shape", [lists, numbered])
@@ -129,7 +130,7 @@ def test_a_missing_pyarrow_names_the_extra(monkeypatch, tmp_path, encoded):
     write_parquet(tmp_path / "log.parquet", lists(encoded))
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     with pytest.raises(InputError, match=r"need pyarrow; pip install 'kmifqe\[parquet\]'"):
-        load_dataset(tmp_path / "log.parquet")
+        read_here(tmp_path / "log.parquet")
 
 
 @pytest.mark.parametrize("claim", [15, 17])
@@ -142,3 +143,30 @@ def test_a_table_that_miscounts_its_rows_is_refused(log, tmp_path, claim):
     path.write_bytes(data[: at + 1] + bytes([2 * claim]) + data[at + 2 :])
     with pytest.raises(InputError, match=rf"the {claim} rows declared|the file declares {claim}$"):
         load_dataset(path)
+
+
+@pytest.mark.parametrize("write", WRITERS)
+def test_any_changed_byte_of_the_metadata_is_read_or_refused(tmp_path, encoded, write):
+    """pyarrow aborts the process on some of them."""
+    path = tmp_path / "log.arrow"
+    write(path, lists(encoded))
+    whole = path.read_bytes()
+    rng = np.random.default_rng(0)
+    refused = 0
+    for at in rng.integers(8, len(whole), 40):
+        path.write_bytes(whole[:at] + rng.bytes(1) + whole[at + 1 :])
+        try:
+            load_dataset(path)
+        except InputError:
+            refused += 1
+    assert 0 < refused < 40
+
+
+def test_lists_of_millions_of_equal_numbers_end_at_the_limit(tmp_path, encoded):
+    """A few kilobytes would unpack to 800 MB."""
+    values = pa.array(np.zeros(100_000_000, np.float64))
+    long = pa.ListArray.from_arrays(np.arange(0, 17 * 6_250_000, 6_250_000, dtype=np.int32), values)
+    write_parquet(tmp_path / "log.parquet", lists(encoded) | {"observations": long})
+    assert (tmp_path / "log.parquet").stat().st_size < 100_000
+    with pytest.raises(InputError, match=r"log\.parquet"):
+        load_dataset(tmp_path / "log.parquet")

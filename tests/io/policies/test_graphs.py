@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from kmifqe.errors import InputError
+from kmifqe.io.policies.graphs import load_program
 from kmifqe.io.policies.load import load_policy
 from policy_files import torch_zip
 
@@ -106,4 +107,4 @@ def test_a_missing_extra_is_named(tmp_path, monkeypatch, suffix, module, extra):
         archive.writestr("policy/constants.pkl", b"")
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(InputError, match=rf"install kmifqe\[{extra}\]"):
-        load_policy(tmp_path / f"policy{suffix}")
+        load_program(tmp_path / f"policy{suffix}")

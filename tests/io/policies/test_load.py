@@ -84,7 +84,7 @@ def test_bounds_replace_or_supply_the_box():
     ("name", "words"),
     [
         ("absent.zip", "no such file"),
-        ("model", r"did you mean .*model\.zip\?"),
+        ("model", r"expected .*model\.zip\?"),
         ("folder", "is a directory"),
         ("policy.pkl", "a pickle, which could run any code"),
         ("model.d3", "a pickle, which could run any code"),
@@ -128,5 +128,5 @@ def test_reading_an_sb3_zip_imports_neither_torch_nor_sb3(tmp_path):
 
 
 def test_what_cannot_be_a_file_name_is_refused():
-    with pytest.raises(InputError, match="cannot be the name of a file"):
+    with pytest.raises(InputError, match="File name too long"):
         load_policy("a" * 5000 + ".npz")

@@ -15,14 +15,15 @@ import numpy as np
 
 from kmifqe.errors import InputError, sentence_for, shown
 from kmifqe.io.archives import HDF5_ERRORS, check_declared_bytes, check_hdf5_array, hdf5_member
-from kmifqe.io.files import whole_folder
-from kmifqe.io.logs.tables import check_table_bytes, import_pyarrow
-from kmifqe.mdp.columns import Columns, Layout, empty_columns, fill_flags, fill_numbers
+from kmifqe.io.files import read_file, whole_folder
+from kmifqe.io.logs.tables import import_pyarrow
+from kmifqe.mdp.columns import Allocate, Columns, Layout, empty_columns, fill_flags, fill_numbers, in_memory
 from kmifqe.mdp.transitions import Transitions
 
 _ERRORS = (*HDF5_ERRORS, AssertionError, AttributeError, IndexError, NotImplementedError, ImportError)
 _DENSITIES = "action_log_probs"
 _HDF5_BATCH = 64
+_METADATA_LIMIT = 2**20  # bytes of JSON, which take fifty times as much in memory; a few KiB are usual
 _MOST_MEMBERS = 1_000  # of an episode
 _MOST_COLUMNS = 1_000_000  # in a step
 _PLAIN_TYPE = re.compile(r"(float|int|uint)(8|16|32|64)|bool")
@@ -53,12 +54,15 @@ def import_minari_storage(name: str) -> Any:
     return MinariStorage
 
 
-def read_minari(folder: Path, *, name: str, check_finite: bool = True) -> Columns:
+def read_minari(
+    folder: Path, *, name: str, check_finite: bool = True, allocate: Allocate = in_memory
+) -> Columns:
     """Return a Minari dataset as columns: T + 1 observations give T states and T next states per episode.
 
     folder: the directory that holds metadata.json.
     name: the dataset as the user knows it, for messages.
     check_finite: refuse NaN and infinity, by default True.
+    allocate: makes the arrays, by default in memory.
     """
     storage_class = import_minari_storage(name)
     _refuse_other_places(folder, name)
@@ -71,7 +75,9 @@ def read_minari(folder: Path, *, name: str, check_finite: bool = True) -> Column
         storage = storage_class.read(folder)
         layout = _layout(storage, metadata, widths, name)
         _check_declared_steps(folder, layout, name)
-        return _fill(storage, layout, metadata["total_episodes"], name, check_finite)
+        columns = empty_columns(layout, name, allocate)
+        _fill(columns, storage, layout, metadata["total_episodes"], check_finite)
+    return columns
 
 
 def _refuse_other_places(folder: Path, name: str) -> None:
@@ -85,8 +91,8 @@ def _refuse_other_places(folder: Path, name: str) -> None:
 
 
 def _read_metadata(folder: Path, name: str) -> dict[str, Any]:
-    with sentence_for(folder / "metadata.json", "JSON", (OSError, ValueError, RecursionError)):
-        metadata = json.loads((folder / "metadata.json").read_text())
+    with sentence_for(folder / "metadata.json", "JSON", (ValueError, RecursionError)):
+        metadata = json.loads(read_file(folder / "metadata.json", _METADATA_LIMIT))
     if not isinstance(metadata, dict):
         raise InputError(f"{name}: metadata.json holds {type(metadata).__name__}; expected an object")
     # Without the spaces minari would import and build the environment named in the file: data runs no code.
@@ -172,7 +178,6 @@ def _check_stored_tables(folder: Path) -> None:
     for file in sorted(folder.rglob("*")):
         if file.is_dir() or file.name.startswith(("_", ".", "metadata.json")):  # as minari tells them apart
             continue
-        check_table_bytes(file, str(file))
         with pa.memory_map(str(file)) as source:
             if source.read(6) == b"ARROW1":  # its lengths are believed by whoever reads a value
                 reader = pa.ipc.open_file(source)
@@ -181,21 +186,17 @@ def _check_stored_tables(folder: Path) -> None:
 
 
 def _check_stored_arrays(main_file: Path, episodes: range) -> None:
-    name, file_bytes = str(main_file), main_file.stat().st_size
+    name = str(main_file)
     with h5py.File(main_file, "r") as file:
         for number in episodes:
             episode = hdf5_member(file, f"episode_{number}", name)
-            declared = 0  # minari holds all arrays of an episode in memory at once, needed or not
             for dataset in _datasets(episode, name):
                 check_hdf5_array(dataset, name)
-                declared += dataset.nbytes
-                check_declared_bytes(declared, file_bytes, name, f"episode_{number}")
 
 
-def _fill(storage: Any, layout: Layout, episodes: int, name: str, check_finite: bool) -> Columns:
-    columns = empty_columns(layout, name)
+def _fill(columns: Columns, storage: Any, layout: Layout, episodes: int, check_finite: bool) -> None:
     assert columns.next_states is not None
-    start = 0
+    start, name = 0, columns.name
     for number, episode in enumerate(_episodes(storage, episodes)):
         where = f"{name}, episode {number}"
         length = _check_lengths(episode, layout, where)
@@ -223,7 +224,6 @@ def _fill(storage: Any, layout: Layout, episodes: int, name: str, check_finite: 
         start = rows.stop
     if start != layout.rows:
         raise InputError(f"{name}: metadata.json declares {layout.rows:,} steps, the episodes hold {start:,}")
-    return columns
 
 
 def _check_lengths(episode: Mapping[str, Any], layout: Layout, where: str) -> int:

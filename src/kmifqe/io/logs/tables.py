@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from kmifqe.errors import InputError, sentence_for
+from kmifqe.errors import InputError, sentence_for, shown
 from kmifqe.io.logs.d4rl import ALIASES, require_fields, resolve_names
-from kmifqe.io.logs.table_guards import check_buffers, check_pages
 from kmifqe.mdp.columns import Header, Piece, row_slices
 
 _BATCH_ROWS = 65_536
@@ -30,16 +28,6 @@ def import_pyarrow(name: str) -> Any:
     return pyarrow
 
 
-def check_table_bytes(path: Path, name: str) -> None:
-    """Refuse a table that would unpack to far more than the file holds."""
-    with path.open("rb") as file:
-        is_parquet = file.read(4) == b"PAR1"
-    if is_parquet:
-        check_pages(path, name)
-    else:
-        check_buffers(path, name)
-
-
 class TableFile:
     """A Parquet or Arrow (IPC file or stream) table (a FlatFile)."""
 
@@ -49,14 +37,13 @@ class TableFile:
         self._pa = import_pyarrow(self.name)
         self._errors = (
             *(OSError, ValueError, LookupError, TypeError, MemoryError, OverflowError),
-            *(struct.error, self._pa.ArrowException),
+            self._pa.ArrowException,
         )
         self._parquet = parquet
         self._expected = "a Parquet table" if parquet else "an Arrow table"
         with sentence_for(path, self._expected, self._errors):
             self._schema = self._read_schema()
             self._columns = self._find_columns()
-            check_table_bytes(path, self.name)
             self._rows = self._count_rows()
             self.headers = {field: self._header(field, self._rows) for field in self._columns}
 
@@ -94,7 +81,9 @@ class TableFile:
         for column in names:
             match = _NUMBERED.fullmatch(column)
             if match and any(match[1] in aliases for aliases in ALIASES.values()):
-                numbered.setdefault(match[1], {})[int(match[2])] = column
+                same = numbered.setdefault(match[1], {}).setdefault(int(match[2]), column)
+                self._refuse_both(same, column)
+                self._refuse_both(match[1] if match[1] in names else column, column)
         found = resolve_names({*names, *numbered}, self.name)
         require_fields(found, names, self.name)
         columns = {}
@@ -108,6 +97,13 @@ class TableFile:
                 raise InputError(f"{self.name}: {field} has numbered columns, but no {stored}_{gap}")
             columns[field] = [by_number[i] for i in range(len(by_number))]
         return columns
+
+    def _refuse_both(self, first: str, second: str) -> None:
+        """Refuse two columns that name the same numbers of a step: observation_0 and observation_00."""
+        if first != second:
+            raise InputError(
+                f"{self.name}: holds both {shown(first)} and {shown(second)}, which mean the same; keep one"
+            )
 
     def _count_rows(self) -> int:
         if self._parquet:

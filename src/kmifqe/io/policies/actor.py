@@ -10,7 +10,6 @@ from typing import Any
 
 import h5py
 import numpy as np
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from kmifqe.errors import InputError, listed, sentence_for, shown
@@ -21,6 +20,7 @@ from kmifqe.io.archives import (
     check_hdf5_array,
     hdf5_member,
     read_npz,
+    read_safetensors,
 )
 from kmifqe.io.files import write_file
 from kmifqe.io.policies.normalization import Normalization
@@ -40,7 +40,6 @@ HIDDEN: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "sigmoid": _sigmoid,
 }
 OUTPUTS = ("tanh", "clip")
-UNREADABLE = (TypeError, KeyError, ValueError, AttributeError)  # safetensors on a type that NumPy lacks
 OPTIONAL_ARRAYS = ("obs_mean", "obs_var")
 OPTIONAL_NUMBERS = ("obs_eps", "obs_clip", "mean_clip")
 
@@ -173,13 +172,8 @@ def load_npz_actor(path: str | Path) -> Actor:
 
 def load_safetensors_actor(path: str | Path) -> Actor:
     """Return the actor in a safetensors file: arrays as tensors, settings in the metadata."""
-    try:
-        with safe_open(path, framework="numpy") as file:
-            fields = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
-            fields |= {key: np.asarray(value) for key, value in (file.metadata() or {}).items()}
-    except (OSError, SafetensorError, *UNREADABLE) as error:
-        raise InputError(f"{path}: not a readable safetensors file ({shown(error)})") from error
-    return _from_fields(fields, str(path))
+    arrays, settings = read_safetensors(path)
+    return _from_fields(arrays | {key: np.asarray(value) for key, value in settings.items()}, str(path))
 
 
 POLICY_GROUP = "metadata/policy"  # where a D4RL expert or medium file carries its own behaviour

@@ -25,6 +25,12 @@ STREAM_PACKAGES = ("__torch__", "torch", "collections")
 ONNX_TYPES = {"tensor(float)": np.float32, "tensor(double)": np.float64}
 
 
+def load_program(path: str | Path, bounds: Bounds | None = None) -> CheckedPolicy:
+    """Return the TorchScript or ONNX program in `path` as a policy; `bounds` are (low, high) of its actions."""
+    is_onnx = Path(path).suffix.lower() == ".onnx"
+    return load_onnx(path, bounds) if is_onnx else load_torchscript(path, bounds)
+
+
 def load_torchscript(path: str | Path, bounds: Bounds | None = None) -> CheckedPolicy:
     """Return the TorchScript program in `path` as a policy.
 
@@ -49,7 +55,8 @@ def load_torchscript(path: str | Path, bounds: Bounds | None = None) -> CheckedP
     except Exception as error:  # PyTorch's reader raises whatever its unpickler, parser and types do
         raise InputError(f"{path}: not readable TorchScript ({shown(error)})") from error
     low, high = bounds if bounds is not None else (None, None)
-    return CheckedPolicy(act, str(path), low=low, high=high)
+    shapes = tuple(tuple(parameter.shape) for parameter in program.parameters())
+    return CheckedPolicy(act, str(path), low=low, high=high, shapes=shapes)
 
 
 def _repacked(archive: Archive) -> io.BytesIO:
@@ -85,6 +92,7 @@ def load_onnx(path: str | Path, bounds: Bounds | None = None) -> CheckedPolicy:
         import onnxruntime
     except ImportError as error:
         raise InputError(f"{path}: ONNX needs onnxruntime; install kmifqe[onnx]") from error
+    onnxruntime.disable_telemetry_events()  # reading a policy tells nobody anything
     try:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4  # the error says what is wrong, without the file's own letters

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import re
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from kmifqe.errors import InputError, shown
-from kmifqe.io.policies.actor import Actor, load_d4rl_actor, load_npz_actor, load_safetensors_actor
-from kmifqe.io.policies.graphs import load_onnx, load_torchscript
+from kmifqe.errors import InputError
+from kmifqe.io.child import run_in_child
+from kmifqe.io.files import require_file, temporary_folder
+from kmifqe.io.policies.actor import Actor, load_safetensors_actor
+from kmifqe.io.policies.graphs import load_program
 from kmifqe.io.policies.normalization import Normalization, load_normalization
 from kmifqe.io.policies.objects import IMPORTABLE, CheckedPolicy, import_object, wrap_object
-from kmifqe.io.policies.sb3 import load_sb3_actor
 from kmifqe.mdp.ask import Bounds, Policy
 
 NO_NORMALIZATION = "none"
+PROGRAMS = {**dict.fromkeys((".pt", ".ts", ".torchscript"), "torch"), ".onnx": "onnxruntime"}
 FORMATS = (
     "a .safetensors or .npz actor, a Stable-Baselines3 .zip, D4RL .hdf5, TorchScript .pt, ONNX .onnx, "
     "or module:function"
@@ -33,7 +37,8 @@ def load_policy(
     """Return the deterministic policy in a file, behind a `module:function` name, or in a Python object.
 
     Files that hold a plain network come back as an `Actor`, everything else as a `CheckedPolicy`. No file is
-    unpickled.
+    unpickled. Files are read by a second process under limits of memory and time; a TorchScript or ONNX program,
+    which this process must run itself, is loaded only after the other has survived loading and running it once.
 
     source: the file, the name or the object.
     normalization: the statistics of the wrapper that standardised the agent's inputs (see `load_normalization`),
@@ -45,6 +50,8 @@ def load_policy(
     statistics = _statistics(normalization)
     is_given = normalization is not None
     if isinstance(source, str | Path) and not _is_importable(source):
+        if not str(source).strip():
+            raise InputError(f"the name of a policy is empty; expected {FORMATS}")
         policy = _load_file(Path(source), box, hidden, is_given)
     elif hidden is not None:
         raise InputError(f"{source}: hidden= is for Stable-Baselines3 zips")
@@ -64,29 +71,41 @@ def _load_file(path: Path, box: Bounds | None, hidden: str | None, is_given: boo
     kind = path.suffix.lower()
     if hidden is not None and kind != ".zip":
         raise InputError(f"{path}: hidden= is for Stable-Baselines3 zips; this file says its own")
-    if kind == ".zip":
-        return load_sb3_actor(path, bounds=box, hidden=hidden, normalization_is_given=is_given)
-    if kind in (".hdf5", ".h5"):
-        return load_d4rl_actor(path, bounds=box)
-    if kind in (".npz", ".safetensors"):
-        actor = load_npz_actor(path) if kind == ".npz" else load_safetensors_actor(path)
+    if kind in (".zip", ".hdf5", ".h5", ".npz"):
+        actor = _actor_from_child(path, box, hidden, is_given)
         return actor if box is None else replace(actor, low=box[0], high=box[1])
-    if kind in (".pt", ".ts", ".torchscript", ".onnx"):
-        return load_onnx(path, box) if kind == ".onnx" else load_torchscript(path, box)
+    if kind == ".safetensors":  # plain arrays already
+        actor = load_safetensors_actor(path)
+        return actor if box is None else replace(actor, low=box[0], high=box[1])
+    if kind in PROGRAMS:
+        libraries = (PROGRAMS[kind],)
+        run_in_child("program", str(path), path.stat().st_size, libraries, path=os.fspath(path))
+        return load_program(path, box)
     if kind in (".pkl", ".pickle", ".d3", ".pth", ".joblib"):
         raise InputError(f"{path}: a pickle, which could run any code and is not read; expected {FORMATS}")
     raise InputError(f"{path}: unknown kind of policy file; expected {FORMATS}")
 
 
+def _actor_from_child(path: Path, box: Bounds | None, hidden: str | None, is_given: bool) -> Actor:
+    """Return the network in `path`, which the child reads and hands over as a safetensors file."""
+    with temporary_folder(Path(tempfile.gettempdir(), "actor")) as folder:
+        written = folder / "actor.safetensors"
+        run_in_child(
+            "actor",
+            str(path),
+            path.stat().st_size,
+            written=os.fspath(written),
+            path=os.fspath(path),
+            bounds=None if box is None else [bound.tolist() for bound in box],
+            hidden=hidden,
+            normalization_is_given=is_given,
+        )
+        return replace(load_safetensors_actor(written), name=str(path))
+
+
 def _check_path(path: Path) -> None:
-    try:
-        if path.is_file():
-            return
-    except OSError as error:  # a name longer than any file's
-        raise InputError(f"{shown(path)}: cannot be the name of a file ({error.strerror})") from error
-    beside = path.with_name(path.name + ".zip")
-    hint = f"; did you mean {beside}?" if beside.is_file() else f"; expected {FORMATS}"
-    raise InputError(f"{path}: {'is a directory' if path.is_dir() else 'no such file'}{hint}")
+    beside = f"{path}.zip"
+    require_file(path, f"{beside}?" if os.path.isfile(beside) and not os.path.exists(path) else FORMATS)
 
 
 def _is_importable(source: str | Path) -> bool:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from safetensors.numpy import save_file
 
 from kmifqe.errors import InputError, listed, shown
-from kmifqe.io.archives import read_npz
+from kmifqe.io.archives import read_npz, read_safetensors
+from kmifqe.io.child import run_in_child
+from kmifqe.io.files import read_file, require_file, temporary_folder
 from kmifqe.io.policies.pickles import STREAM_LIMIT, Built, Name, read_inert, to_array
 
 # What an honest vecnormalize.pkl mentions: its own classes, spaces and arrays. Nothing is imported from them.
+STATISTICS = "normalization.safetensors"  # how the child hands them over
 STATISTICS_PACKAGES = ("stable_baselines3", "gymnasium", "gym", "numpy", "collections", "_codecs")
 
 
@@ -67,9 +73,24 @@ def load_normalization(source: object) -> Normalization | None:
             f"normalization is a {type(source).__name__}; expected an .npz, .json or VecNormalize .pkl file, "
             "a mapping with obs_mean and obs_var, or a VecNormalize object"
         )
-    path = Path(source)
-    if not path.is_file():
-        raise InputError(f"{path}: no such file; expected normalisation statistics (.npz, .json or .pkl)")
+    require_file(source, "normalisation statistics (.npz, .json or .pkl)")
+    with temporary_folder(Path(tempfile.gettempdir(), "normalization")) as folder:
+        name, written = os.fspath(source), folder / STATISTICS
+        run_in_child("normalization", name, os.path.getsize(source), written=os.fspath(written), path=name)
+        return _from_mapping(read_safetensors(written)[0], name) if written.exists() else None
+
+
+def write_normalization(written: str, path: str) -> None:
+    """Write the statistics in `path` to the file `written`, none where states are not normalised: in the child."""
+    found = read_normalization(Path(path))
+    if found is not None:
+        arrays = {"obs_mean": found.mean, "obs_var": found.var}
+        arrays |= {"epsilon": np.array(found.epsilon), "clip_obs": np.array(found.clip)}
+        save_file({key: np.array(array, order="C") for key, array in arrays.items()}, written)
+
+
+def read_normalization(path: Path) -> Normalization | None:
+    """Return the statistics in the file `path`, read in this process."""
     if path.suffix == ".npz":
         return _from_mapping(read_npz(path), str(path))
     if path.suffix == ".json":
@@ -80,10 +101,11 @@ def load_normalization(source: object) -> Normalization | None:
 
 
 def _read_json(path: Path) -> Mapping[str, object]:
-    _check_size(path)
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        found = json.loads(read_file(path, STREAM_LIMIT))
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, InputError):
+            raise
         raise InputError(f"{path}: not readable JSON ({shown(error)})") from error
     if not isinstance(found, dict):
         raise InputError(f"{path}: expected a JSON object with obs_mean and obs_var")
@@ -118,8 +140,7 @@ def _number(value: object, field: str, name: str) -> float:
 
 
 def _read_vecnormalize(path: Path) -> Normalization | None:
-    _check_size(path)
-    found = read_inert(path.read_bytes(), _belongs_to_statistics, str(path))
+    found = read_inert(read_file(path, STREAM_LIMIT), _belongs_to_statistics, str(path))
     if not isinstance(found, Built) or not isinstance(found.state, dict) or "obs_rms" not in found.state:
         raise InputError(f"{path}: not the statistics that VecNormalize.save writes")
 
@@ -135,11 +156,6 @@ def _read_vecnormalize(path: Path) -> Normalization | None:
         if field in state:
             state[field] = to_array(state[field], f"{path}: {field}")
     return _from_attributes(state, str(path), fields_of)
-
-
-def _check_size(path: Path) -> None:
-    if path.stat().st_size > STREAM_LIMIT:
-        raise InputError(f"{path}: {path.stat().st_size:,} bytes; expected at most {STREAM_LIMIT:,}")
 
 
 def _belongs_to_statistics(name: Name) -> bool:

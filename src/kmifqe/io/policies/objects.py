@@ -39,6 +39,7 @@ class CheckedPolicy:
         state_dim: int | None = None,
         action_dim: int | None = None,
         normalization: Normalization | None = None,
+        shapes: tuple[tuple[int, ...], ...] = (),  # of its parameters, where they are known
     ) -> None:
         if (low is None) != (high is None):
             raise InputError(f"{name}: only one of low and high is given; expected both or neither")
@@ -47,6 +48,7 @@ class CheckedPolicy:
         self.name, self.low, self.high, self.state_dim = name, low, high, state_dim
         self.action_dim = len(low) if low is not None else action_dim
         self.normalization = normalization
+        self.shapes = shapes
         self._function = function
         self._row_by_row = False
         self._rows_verified = 0

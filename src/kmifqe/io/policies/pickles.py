@@ -118,7 +118,10 @@ class _Machine:
         return above
 
     def name(self, module: object, name: object) -> None:
-        found = Name(str(module), str(name))
+        if not isinstance(module, str) or not isinstance(name, str):
+            # Not shown: a tuple that holds one tuple twice, and so on, is short to store and endless to print.
+            raise InputError(f"{self.where}: damaged (a name is no text)")
+        found = Name(module, name)
         if not self.allowed(found):
             raise InputError(f"{self.where}: refers to {found}, as no honest file does; it was not run")
         self.stack.append(found)
@@ -253,7 +256,7 @@ def _from_bytes(data: object, kind: object, shape: object, fortran: bool, where:
                 raise InputError(f"{where}: the array's data is text that spells no bytes") from error
     if not isinstance(data, bytes | bytearray):
         raise InputError(f"{where}: the array's data is a {type(data).__name__}; expected bytes")
-    if not isinstance(shape, tuple) or not all(isinstance(n, int) and 0 <= n < MOST_NUMBERS for n in shape):
+    if not isinstance(shape, tuple) or not all(type(n) is int and 0 <= n < MOST_NUMBERS for n in shape):
         raise InputError(f"{where}: the array's shape is not a tuple of sizes")
     if len(shape) > MOST_DIMENSIONS or math.prod(shape) * dtype.itemsize != len(data):
         raise InputError(f"{where}: claims shape {shown(shape[:8])} of {dtype}; found {len(data):,} bytes")

@@ -165,7 +165,7 @@ def _tensor(node: object, order: str, where: str) -> _Tensor:
         case _:
             raise InputError(f"{where} is not a plain tensor")
     if not len(shape) == len(strides) <= MOST_DIMENSIONS or not all(
-        isinstance(n, int) and 0 <= n < MOST_NUMBERS for n in (*shape, *strides, offset, size)
+        type(n) is int and 0 <= n < MOST_NUMBERS for n in (*shape, *strides, offset, size)
     ):
         # Not shown: a tuple that holds one tuple twice, and so on, is short to store and endless to print.
         raise InputError(f"{where} has a shape or strides that are not sizes of equal, small number")

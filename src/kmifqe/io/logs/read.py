@@ -1,0 +1,234 @@
+"""A log's files -> its columns: what a file is, is decided by what is in it. The child process runs this."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from kmifqe.errors import InputError
+from kmifqe.io.archives import check_declared_bytes
+from kmifqe.io.files import open_file
+from kmifqe.io.logs.arrays import ArrayFolder
+from kmifqe.io.logs.d4rl import FlatFile, Hdf5File, NpzFile
+from kmifqe.io.logs.minari import minari_data_directory, read_minari
+from kmifqe.io.logs.tables import TableFile
+from kmifqe.mdp.columns import (
+    Allocate,
+    Columns,
+    Layout,
+    Piece,
+    empty_columns,
+    fill_flags,
+    fill_numbers,
+    first_row,
+    in_memory,
+    layout_of,
+)
+
+READABLE = "D4RL .hdf5, .npz, .parquet, .arrow, or a Minari directory"
+_SUFFIXES = {
+    **dict.fromkeys((".hdf5", ".h5"), "hdf5"),
+    ".npz": "npz",
+    **dict.fromkeys((".parquet", ".pq"), "parquet"),
+    **dict.fromkeys((".arrow", ".arrows", ".feather", ".ipc"), "arrow"),
+    **dict.fromkeys((".csv", ".tsv", ".json", ".jsonl"), "text"),
+}
+_MAGIC = {b"\x89HDF\r\n\x1a\n": "hdf5", b"PK\x03\x04": "npz", b"PAR1": "parquet", b"ARROW1": "arrow"}
+
+
+def write_columns(folder: str, path: str, name: str, check_finite: bool, needs_ends: bool) -> None:
+    """Read a log and write its fields as plain arrays into `folder`: what the child process does.
+
+    folder: an empty directory.
+    path: a file, a directory of files of one format, or a Minari directory.
+    name: the log as the user knows it, for messages.
+    check_finite: refuse NaN and infinity.
+    needs_ends: refuse a log that does not mark where episodes were cut.
+    """
+    new = ArrayFolder(Path(folder))
+    columns = read_columns(
+        Path(path), name, check_finite=check_finite, needs_ends=needs_ends, allocate=new.allocate
+    )
+    new.finish(columns)
+
+
+def read_columns(
+    path: Path,
+    name: str,
+    *,
+    check_finite: bool = True,
+    needs_ends: bool = False,
+    allocate: Allocate = in_memory,
+) -> Columns:
+    """Return the columns of a log; `allocate` makes the arrays, the other arguments are those of `write_columns`."""
+    if path.is_dir():
+        folder = minari_data_directory(path)
+        if folder is not None:
+            return read_minari(folder, name=name, check_finite=check_finite, allocate=allocate)
+        files: Sequence[FlatFile] = [_open_file(file) for file in log_files(path)]
+    else:
+        files = [_open_file(path)]
+    for file in files:
+        require_episode_ends(
+            {"timeouts", "next_observations", "episode"} & set(file.headers) or not needs_ends, file.name
+        )
+    return _columns_from_files(files, name, check_finite=check_finite, allocate=allocate)
+
+
+def log_files(path: Path) -> list[Path]:
+    """Return the files of a directory that together are a log, in the order of the numbers in their names."""
+    members = sorted(
+        (
+            file
+            for file in path.iterdir()
+            if file.suffix.lower() in _SUFFIXES and not file.name.startswith(".")
+        ),
+        key=lambda file: [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", file.name)],
+    )
+    if not members:
+        raise InputError(f"{path}: holds no data file; expected {READABLE}")
+    formats = {format_of(file): file.name for file in members}
+    if len(formats) > 1:
+        held = " and ".join(f"{kind} ({file})" for kind, file in sorted(formats.items()))
+        raise InputError(f"{path}: holds files of several formats, {held}; expected one format")
+    return members
+
+
+def _open_file(path: Path) -> FlatFile:
+    kind = format_of(path)
+    file: FlatFile
+    if kind == "hdf5":
+        file = Hdf5File(path)
+    elif kind == "npz":
+        file = NpzFile(path)
+    else:
+        file = TableFile(path, parquet=kind == "parquet")
+    declared = sum(header.declared_bytes for header in file.headers.values())
+    check_declared_bytes(declared, path.stat().st_size, file.name, "the header")
+    return file
+
+
+def format_of(path: Path) -> str:
+    """Return the format by the file's first bytes, or its suffix where those say nothing (Arrow streams)."""
+    with open_file(path, READABLE) as file:
+        start = file.read(8)
+    if not start:
+        raise InputError(f"{path}: the file is empty (0 bytes); expected {READABLE}")
+    for magic, kind in _MAGIC.items():
+        if start.startswith(magic):
+            return kind
+    kind = _SUFFIXES.get(path.suffix.lower(), "unknown")
+    if kind == "text":
+        raise InputError(
+            f"{path}: {path.suffix} is text, which loses digits and types; write the table as Parquet "
+            "(for example pandas.read_csv(...).to_parquet(...))"
+        )
+    if kind == "arrow" and start[:4] == b"\xff\xff\xff\xff":
+        return kind
+    if start.startswith(b"\x93NUMPY"):
+        raise InputError(f"{path}: is a single array (.npy); expected {READABLE}")
+    if kind == "unknown":
+        raise InputError(f"{path}: is of no format known here; expected {READABLE}")
+    raise InputError(f"{path}: does not begin like {path.suffix} data (broken or another format)")
+
+
+def require_episode_ends(are_known: object, name: str) -> None:
+    """Refuse the log or file `name` unless `are_known`: where its episodes were cut."""
+    if not are_known:
+        raise InputError(
+            f"{name}: timeouts is missing, and without next_observations an episode cut by a time limit "
+            "cannot be told from one that goes on; add timeouts, or give max_episode_steps (0: terminals "
+            "marks every end)"
+        )
+
+
+def _columns_from_files(
+    files: Sequence[FlatFile], name: str, *, check_finite: bool, allocate: Allocate
+) -> Columns:
+    """Return columns over the rows of all files in order; the last row of each file ends an episode."""
+    layouts = [layout_of(file.headers, file.name) for file in files]
+    for file, layout in zip(files[1:], layouts[1:]):
+        _check_same_layout(layouts[0], files[0].name, layout, file.name)
+    layout = replace(layouts[0], rows=sum(layout.rows for layout in layouts))
+    columns = empty_columns(layout, name, allocate)
+    start = 0
+    for file, layout in zip(files, layouts):
+        _fill_from(file, columns, slice(start, start + layout.rows), check_finite)
+        start += layout.rows
+    return columns
+
+
+def _fill_from(file: FlatFile, columns: Columns, rows: slice, check_finite: bool) -> None:
+    numbers = {
+        "observations": columns.states,
+        "actions": columns.actions,
+        "rewards": columns.rewards,
+        "action_log_probs": columns.log_mu,
+    }
+    for field, target in numbers.items():
+        if target is not None:
+            fill_numbers(target[rows], file.pieces(field), field, file.name, check_finite=check_finite)
+    if columns.next_states is not None:
+        # Rows of NaN are legal at episode ends, which are not known yet: align checks them.
+        target, pieces = columns.next_states[rows], file.pieces("next_observations")
+        fill_numbers(target, pieces, "next_observations", file.name, check_finite=False)
+    fill_flags(columns.terminated[rows], file.pieces("terminals"), "terminals", file.name)
+    cut = columns.cut[rows]
+    if "timeouts" in file.headers:
+        fill_flags(cut, file.pieces("timeouts"), "timeouts", file.name)
+    if "episode" in file.headers:
+        _cut_between_ids(columns.terminated[rows], cut, file)
+    cut[-1] = True
+
+
+def _cut_between_ids(terminated: np.ndarray, cut: np.ndarray, file: FlatFile) -> None:
+    """End an episode where the id changes; a flag in the middle of an id contradicts it."""
+    ends = np.zeros(len(cut), bool)
+    mark_new_episodes(ends, file.pieces("episode"), file.name)
+    ends[-1] = True
+    for flags, field in ((terminated, "terminals"), (cut, "timeouts")):
+        inside = flags & ~ends
+        if inside.any():
+            raise InputError(
+                f"{file.name}: {field} is set at row {int(np.argmax(inside))}, but the next row has the same "
+                "episode id; expected it only on an episode's last row"
+            )
+    cut |= ends
+
+
+def _check_same_layout(first: Layout, first_name: str, other: Layout, other_name: str) -> None:
+    for what, a, b in (
+        ("observations' columns", first.state_dim, other.state_dim),
+        ("actions' columns", first.action_dim, other.action_dim),
+        ("action_log_probs' columns", first.log_mu_dim, other.log_mu_dim),
+        ("optional fields", sorted(first.optional), sorted(other.optional)),
+    ):
+        if a != b:
+            raise InputError(f"{other_name}: {what}: {b}, but {first_name} has {a}; expected one layout")
+
+
+def mark_new_episodes(ends: np.ndarray, pieces: Iterable[Piece], name: str) -> None:
+    """Set `ends` on the last row of every run of one episode id; refuse an id that comes back later.
+
+    `pieces` are the ids in the rows' order; `name` is the file, for the message.
+    """
+    previous: int | None = None
+    ids: list[np.ndarray] = []
+    for place, values in pieces:
+        start, run = first_row(place), values.reshape(-1)
+        changes = np.flatnonzero(np.diff(run)) + 1
+        if previous is None or run[0] != previous:
+            changes = np.concatenate(([0], changes))
+        ids.append(run[changes])
+        ends[start + changes[start + changes > 0] - 1] = True
+        previous = run[-1]
+    seen, counts = np.unique(np.concatenate(ids), return_counts=True)
+    if (counts > 1).any():
+        raise InputError(
+            f"{name}: episode {seen[counts > 1][0]} appears in {counts.max()} separate runs of rows; "
+            "expected the rows of an episode together, in time order"
+        )
