@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from kmifqe.cli import dataset, demo, evaluate, report, reproduce, study, worlds
+from kmifqe.cli import dataset, demo, evaluate, rank, report, reproduce, study, worlds
 from kmifqe.errors import InputError, printable, shown
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 app.command("evaluate", cls=evaluate.NamesEstimators)(evaluate.evaluate)
 app.command("resume")(evaluate.resume)
+app.command("rank", cls=evaluate.NamesEstimators)(rank.rank)
 app.command("report")(report.report)
 app.command("reproduce")(reproduce.reproduce)
 app.add_typer(dataset.app, name="dataset")

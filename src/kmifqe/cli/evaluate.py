@@ -38,10 +38,21 @@ class NamesEstimators(TyperCommand):
         super().format_help(ctx, formatter)
 
 
+Behavior = Annotated[
+    str | None,
+    typer.Option(
+        help="Who collected the log: gaussian:POLICY:STD (STD in half action ranges, actions logged as "
+        "drawn; :UNIFORM_SHARE may follow), logged (densities in DATA), fit (learn it from DATA), a fitted "
+        "FILE.safetensors, or module:function. Not needed for fqe and sr-dice.",
+        show_default=False,
+    ),
+]
+
+
 def evaluate(
     data: Data,
     policy: Annotated[
-        str,
+        list[str],
         typer.Option(
             help="The policy to judge: .safetensors or .npz actor, SB3 .zip, TorchScript .pt, .onnx, "
             "D4RL .hdf5, or module:function.",
@@ -51,15 +62,7 @@ def evaluate(
     out: Annotated[
         Path, typer.Option(help="Directory for result.json and figures; made if missing.", show_default=False)
     ],
-    behavior: Annotated[
-        str | None,
-        typer.Option(
-            help="Who collected the log: gaussian:POLICY:STD (STD in half action ranges, actions logged as "
-            "drawn; :UNIFORM_SHARE may follow), logged (densities in DATA), fit (learn it from DATA), a fitted "
-            "FILE.safetensors, or module:function. Not needed for fqe and sr-dice.",
-            show_default=False,
-        ),
-    ] = None,
+    behavior: Behavior = None,
     gamma: Annotated[float, typer.Option(help="Discount, 0 <= gamma < 1.")] = 0.99,
     estimator: Annotated[
         list[str] | None,
@@ -126,9 +129,14 @@ def evaluate(
     (1 − gamma) times the expected discounted return; both are printed, with an interval (docs/intervals.md).
     Ctrl-C saves and stops; the same command with --resume goes on, and ends with the same bits.
     """
+    if len(policy) > 1:
+        raise InputError(
+            f"--policy was given {len(policy)} times ({listed(policy)}) and `kmifqe evaluate` judges one policy; "
+            "`kmifqe rank` takes many, and compares them"
+        )
     options = {
         "data": data,
-        "policy": policy,
+        "policy": policy[0],
         "behavior": behavior,
         "gamma": gamma,
         "estimators": list(dict.fromkeys(estimator or ["kmifqe"])),

@@ -134,7 +134,7 @@ def fit_policies(
     """Return the estimate of every policy of `problem`, which `judged_together` made, trained side by side.
 
     Networks of one seed have the same initial weights, draws and episode weights for every policy, so that their
-    values can be compared pair by pair. The arguments are those of `fit`; every estimate has the time of them all.
+    values can be compared pair by pair. The arguments are those of `fit`; every estimate has its share of the time.
     """
     trained = _train(estimator, problem, plan, None, checkpoints, on_progress)
     assert problem.policies is not None
@@ -158,7 +158,7 @@ class _Trained(NamedTuple):
             self.recorded_steps,
             self.trajectory[:, position],
             {name: series[:, position] for name, series in self.infos.items()},
-            self.seconds,
+            self.seconds / len(self.values),
             jax.tree.map(lambda leaf: leaf[position], self.state),
         )
 

@@ -26,7 +26,7 @@ from markupsafe import Markup
 from kmifqe.errors import InputError, sentence_for
 from kmifqe.estimators.registry import find_entry
 from kmifqe.io.files import write_file
-from kmifqe.io.format import duration, number
+from kmifqe.io.format import duration, number, percent
 from kmifqe.io.serialize import to_json
 from kmifqe.report.payload import NETWORK_BYTES, landscape_numbers, run_numbers, value_row
 from kmifqe.report.result import Result
@@ -91,25 +91,42 @@ def _render(results: Sequence[Result], folders: Sequence[Path | None]) -> str:
     ranking = sorted(runs, key=lambda run: -math.inf if math.isnan(run.result.value) else run.result.value)[
         ::-1
     ]
-    style = f"{_asset('page.css')}{_color_rules(names)}"
-    script = "\n".join(["'use strict';", "(() => {", *map(_asset, SCRIPTS), "})();"])
     heading = "Policy evaluation" if len(runs) == 1 else f"{len(runs)} policies compared"
-    template = _environment().get_template("page.html.j2")
-    return template.render(
+    return fill_template(
+        "page.html.j2",
+        names,
         heading=heading,
         title=heading if len(runs) > 1 else f"{results[0].question.policy}: what is it worth?",
-        version=version("kmifqe"),
-        generator=GENERATOR,
-        content_policy=_content_policy(style, script),
-        style=Markup(style),
-        script=Markup(script),
-        looks={name: {"label": _label(name), "color": f"c-{i}"} for i, name in enumerate(names)},
         runs=runs,
         ranking=ranking,
         comparison_numbers=[
             value_row(run.result.estimate, run.result.interval) | {"label": run.name, "values": ()}
             for run in ranking
         ],
+    )
+
+
+def fill_template(template: str, estimators: Iterable[str], *, more_style: str = "", **values: Any) -> str:
+    """Return a page of `template` with the style, the scripts and the rule that nothing else is loaded or run.
+
+    `estimators` get their colours. `more_style` is added to the style, by default nothing; no text of a record may be
+    part of it. `values` are what the template asks for.
+    """
+    names = list(estimators)
+    style = f"{_asset('page.css')}{_color_rules(names)}{more_style}"
+    script = "\n".join(["'use strict';", "(() => {", *map(_asset, SCRIPTS), "})();"])
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            version=version("kmifqe"),
+            generator=GENERATOR,
+            content_policy=_content_policy(style, script),
+            style=Markup(style),
+            script=Markup(script),
+            looks={name: {"label": _label(name), "color": f"c-{i}"} for i, name in enumerate(names)},
+            **values,
+        )
     )
 
 
@@ -175,6 +192,7 @@ def _environment() -> jinja2.Environment:
         "origin_sentence": _origin_sentence,
         "raised_checks": _raised_checks,
         "script_json": _script_json,
+        "percent": percent,
         "setting": _setting,
         "setting_names": lambda result: dict.fromkeys(name for e in result.estimates for name in e.config),
         "shell_line": lambda command: f"kmifqe {shlex.join(command)}",

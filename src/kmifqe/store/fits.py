@@ -96,6 +96,10 @@ class KeptFits:
         """Store the estimate of `plan`, without its final state, and drop the snapshots that led to it."""
         path = self._files.path(self.finished_name(plan))
         write_finished(path, estimate, identity(plan, self._data))
+        self.clear(plan)
+
+    def clear(self, plan: Plan) -> None:
+        """Drop the snapshots of `plan`: what they led to is stored."""
         self.checkpoints(plan).clear()
 
     def _of(self, plan: Plan) -> str:

@@ -43,6 +43,11 @@ class PolicyValue:
         known = self.values[np.isfinite(self.values)]
         return float(known.mean()) if len(known) else float("nan")
 
+    @property
+    def is_ranked(self) -> bool:
+        """Whether the policy has a place among others: its estimate may be used, and has a spread over networks."""
+        return self.verdict.word != "do not use" and int(np.isfinite(self.values).sum()) > 1
+
 
 def combined(
     estimates: Sequence[Mapping[str, Estimate]], judgements: Sequence[Judgement]
@@ -148,16 +153,20 @@ class Joint:
         )
 
 
-def joint(values: np.ndarray, moves: Sequence[np.ndarray | None], episodes: int) -> Joint:
+def joint(
+    values: Sequence[np.ndarray] | np.ndarray, moves: Sequence[np.ndarray | None], episodes: int
+) -> Joint:
     """Return what is known jointly of policies that were judged on one log of so many `episodes`.
 
     Args:
-        values: (policies, networks), V̂ of every network; NaN where a policy has none of this seed.
+        values: of every policy, V̂ of its networks by seed; NaN where a network diverged. A policy with fewer networks
+            has the first of the seeds.
         moves: of every policy, `ChanceFacts.moves`. Where one is None, the networks must have had episode weights of
             their own: their spread then tells of the log too, and no other part of it is counted.
         episodes: of the log.
     """
-    count = len(values)
+    count, most = len(values), max(map(len, values))
+    values = np.stack([np.pad(each, (0, most - len(each)), constant_values=np.nan) for each in values])
     known = np.isfinite(values)
     networks = known.sum(axis=1)
     means = np.array([row[mask].mean() if mask.any() else np.nan for row, mask in zip(values, known)])
@@ -198,7 +207,9 @@ def value_draws(known: Joint, draws: int = DRAWS, seed: int = SEED) -> np.ndarra
     """
     rng = np.random.default_rng(seed)
     total = np.tile(known.values, (draws, 1))
-    parts = ((known.log, known.log_freedom), (known.training, float(known.training_freedom.min())))
+    # One for all: what policies have in common must stay common. It is that of the policies with the most networks.
+    freedom_of_all = float(np.diag(known.training_freedom).max())
+    parts = ((known.log, known.log_freedom), (known.training, freedom_of_all))
     for covariance, freedom in parts:
         values, vectors = np.linalg.eigh(covariance)
         root = vectors * np.sqrt(np.maximum(values, 0.0))
