@@ -86,7 +86,7 @@ def ranking_figure(ranking: Ranking) -> Figure:
     names = [printable(each.policy) for each in shown]
     names = [name if len(name) <= NAME else f"…{name[1 - NAME :]}" for name in names]
     left.set_yticks(range(len(shown)), names, fontsize=8, parse_math=False)
-    left.set_ylim(len(shown) - 0.5, -0.5)
+    left.set_ylim(max(len(shown), 1) - 0.5, -0.5)
     for place, each in enumerate(shown[1:], 1):
         found = ranking.between(shown[0].policy, each.policy)
         if found is None:

@@ -20,6 +20,7 @@ from kmifqe.trust.interval import SHARED, WIDER
 from kmifqe.trust.verdict import WORDS, Judgement, Verdict
 
 DRAWS = 20_000  # a probability of 0.95 is then known to 0.002
+ROUNDING = 1e-10  # of the variances of two values: the least that is left of them in their difference
 SEED = 0  # of the draws: the same evidence gives the same words
 
 
@@ -119,8 +120,11 @@ class Joint:
         freedom = float(self.training_freedom[np.ix_(involved, involved)].min())
         log = float(contrast @ self.log @ contrast)
         training = float(contrast @ self.training @ contrast)
+        # Of two policies that act alike only rounding is left, which must not become a certainty.
+        least = ROUNDING * float(contrast**2 @ np.diag(self.log + self.training))
+        log, training = max(log, 0.0), max(training, least, 0.0)
         spread = log**2 / self.log_freedom + training**2 / freedom
-        total = max(log + training, 0.0)
+        total = log + training
         return WIDER**2 * total, total**2 / spread if spread > 0 else freedom
 
     def difference(self, one: int, other: int, level: float) -> tuple[float, float, float]:
