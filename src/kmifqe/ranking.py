@@ -217,7 +217,7 @@ def name_policies(policies: Sequence[PolicyLike] | Mapping[str, PolicyLike]) -> 
 def _short_names(files: Sequence[str]) -> list[str]:
     """Return the shortest ends of paths that differ: file names, or with the folders above them."""
     parts = [Path(file).parts or (file,) for file in files]
-    for depth in range(1, max(map(len, parts)) + 1):
+    for depth in range(1, max(map(len, parts), default=0) + 1):
         names = ["/".join(each[-depth:]) for each in parts]
         if len(set(names)) == len(names):
             return names

@@ -17,8 +17,10 @@ from report.small import small_estimate, small_question
 NETWORKS, EPISODES = 6, 50
 
 
-def ranking_estimate(level: float, moves: np.ndarray, name: str = "fqe", *, diverged: bool = False) -> Estimate:
-    """Return an estimate around `level`, measured as far as a ranking asks: half of its networks may have diverged."""
+def ranking_estimate(
+    level: float, moves: np.ndarray, name: str = "fqe", *, diverged: bool = False
+) -> Estimate:
+    """Return an estimate around `level`, measured as far as a ranking asks; half of its networks may diverge."""
     made = small_estimate(name)
     rng = np.random.default_rng(0)
     own = np.random.default_rng(int(1e3 * (level + 1.0)))

@@ -51,7 +51,7 @@ def test_policies_that_are_not_to_be_used_stand_apart(ranking) -> None:
 
 def test_a_record_of_another_version_is_refused(tmp_path) -> None:
     (tmp_path / "ranking.json").write_text('{"schema": "kmifqe.ranking/0"}')
-    with pytest.raises(InputError, match="kmifqe.ranking/0"):
+    with pytest.raises(InputError, match=r"kmifqe\.ranking/0"):
         Ranking.load(tmp_path)
     with pytest.raises(InputError, match="not found"):
         Ranking.load(tmp_path / "nowhere")

@@ -31,6 +31,7 @@ from kmifqe.trust.ranking import (
     critical_value,
     groups,
     joint,
+    moves_of,
     p_best,
     rank_intervals,
     value_draws,
@@ -289,6 +290,17 @@ def _differences(known: Joint, draws: np.ndarray, names: Sequence[str], level: f
             )
         )
     return differences
+
+
+def paired_differences(names: Sequence[str], estimates: Sequence[Estimate], level: float) -> list[Difference]:
+    """Return the differences of policies with one estimate each, made from one log with the same seeds.
+
+    `names` are those of the policies, in the order of `estimates`; the intervals are of this `level`.
+    """
+    order = sorted(range(len(names)), key=lambda i: -estimates[i].value)
+    values = [np.where(np.isfinite(estimates[i].values), estimates[i].values, np.nan) for i in order]
+    known = joint(values, [moves_of(estimates[i]) for i in order], estimates[0].episodes)
+    return _differences(known, value_draws(known), [names[i] for i in order], level)
 
 
 def _scores(

@@ -77,7 +77,7 @@ def _of_policy(
     weights = {name: precision[name] / total for name in used}
     values = np.sum([weights[name] * np.asarray(estimates[name].values, float) for name in used], axis=0)
     values = np.where(np.isfinite(values), values, np.nan)
-    moves = [_moves(estimates[name]) for name in used]
+    moves = [moves_of(estimates[name]) for name in used]
     known = [each for each in moves if each is not None]
     together = (
         np.sum([weights[name] * each for name, each in zip(used, known)], axis=0)
@@ -88,7 +88,8 @@ def _of_policy(
     return PolicyValue(values, together, weights, judgement.verdicts[headline])
 
 
-def _moves(estimate: Estimate) -> np.ndarray | None:
+def moves_of(estimate: Estimate) -> np.ndarray | None:
+    """Return what each episode looked at does to V̂ (`ChanceFacts.moves`); None where that was not measured."""
     chance = None if estimate.measurements is None else estimate.measurements.chance
     return None if chance is None or not chance.moves else np.asarray(chance.moves)
 
