@@ -377,8 +377,7 @@ def _contenders(estimates: Sequence[Mapping[str, Estimate]]) -> list[int]:
     if len(sound) < 2:
         return sound
     episodes = next(iter(estimates[0].values())).episodes
-    known = joint([values[i].values for i in sound], [values[i].moves for i in sound], episodes)
-    chances = p_best(value_draws(known))
+    chances = p_best(value_draws(joint([values[i] for i in sound], episodes)))
     order = np.argsort(-chances, kind="stable")
     chosen = [sound[i] for place, i in enumerate(order) if place < 2 or chances[i] >= CONTENDER]
     return sorted(chosen)

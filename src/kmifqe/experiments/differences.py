@@ -73,7 +73,7 @@ PRESETS = {
         truth_episodes=20,
     ),
     "small": DifferencesPreset(  # two cores: KMIFQE takes five times as long
-        "small", lqr=SHAPES[1:3], pendulum=SHAPES[8:9], per_shape=12, seeds=6, estimators=("fqe",)
+        "small", lqr=SHAPES[1:3], pendulum=SHAPES[8:9], per_shape=8, seeds=6, estimators=("fqe",)
     ),
     "full": DifferencesPreset("full", lqr=SHAPES[:7], pendulum=SHAPES[7:], per_shape=20, seeds=10),
 }

@@ -27,11 +27,11 @@ from kmifqe.trust.interval import interval_of
 from kmifqe.trust.ranking import (
     Joint,
     PolicyValue,
+    alone,
     combined,
     critical_value,
     groups,
     joint,
-    moves_of,
     p_best,
     rank_intervals,
     value_draws,
@@ -89,11 +89,7 @@ def judged_ranking(
     differences: list[Difference] = []
     runs: list[list[int]] = []
     if kept:
-        known = joint(
-            [*(values[i].values for i in kept), logged.values],
-            [*(values[i].moves for i in kept), logged.moves],
-            episodes,
-        )
+        known = joint([*(values[i] for i in kept), PolicyValue(logged.values, logged.moves)], episodes)
         draws = value_draws(known)
         own = draws[:, :-1]
         chances, ranks = p_best(own), rank_intervals(own, level)
@@ -248,7 +244,7 @@ def _common(
     return {
         "policy": names[i],
         "value": _finite(values[i].value),
-        "verdict": values[i].verdict.word,
+        "verdict": values[i].word,
         "networks": len(values[i].values),
         "estimates": own,
         "file": files[i] if files else "",
@@ -263,7 +259,7 @@ def _finite(x: float) -> float | None:
 def _own_interval(value: PolicyValue, episodes: int, level: float) -> tuple[float | None, float | None]:
     if int(np.isfinite(value.values).sum()) < 2:
         return None, None
-    _, low, high = joint([value.values], [value.moves], episodes).interval(0, level)
+    _, low, high = joint([value], episodes).interval(0, level)
     return _finite(low), _finite(high)
 
 
@@ -298,8 +294,7 @@ def paired_differences(names: Sequence[str], estimates: Sequence[Estimate], leve
     `names` are those of the policies, in the order of `estimates`; the intervals are of this `level`.
     """
     order = sorted(range(len(names)), key=lambda i: -estimates[i].value)
-    values = [np.where(np.isfinite(estimates[i].values), estimates[i].values, np.nan) for i in order]
-    known = joint(values, [moves_of(estimates[i]) for i in order], estimates[0].episodes)
+    known = joint([alone(estimates[i]) for i in order], estimates[0].episodes)
     return _differences(known, value_draws(known), [names[i] for i in order], level)
 
 

@@ -10,14 +10,14 @@ statements here are read off draws from their sum (docs/ranking.md).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from scipy.special import stdtrit
 
 from kmifqe.estimators.base import Estimate
-from kmifqe.trust.interval import SHARED, WIDER
-from kmifqe.trust.verdict import WORDS, Judgement, Verdict
+from kmifqe.trust.interval import LEAST_ERROR, SHARED, variance_of
+from kmifqe.trust.verdict import WORDS, Judgement, Verdict, Word
 
 DRAWS = 20_000  # a probability of 0.95 is then known to 0.002
 ROUNDING = 1e-10  # of the variances of two values: the least that is left of them in their difference
@@ -35,8 +35,12 @@ class PolicyValue:
     moves: (
         np.ndarray | None
     )  # (episodes looked at,): `ChanceFacts.moves`; None where an estimator cannot tell
-    weights: dict[str, float]  # by estimator, of those that were used; they add up to 1
-    verdict: Verdict
+    least: float = (
+        0.0  # the error that is left where networks agree (`trust.interval`), as a standard deviation
+    )
+    weights: Mapping[str, float] = field(default_factory=dict)  # of the estimators used; they add up to 1
+    deviations: Mapping[str, float] = field(default_factory=dict)  # of each of them from the value
+    verdict: Verdict | None = None
 
     @property
     def value(self) -> float:
@@ -45,9 +49,14 @@ class PolicyValue:
         return float(known.mean()) if len(known) else float("nan")
 
     @property
+    def word(self) -> Word:
+        """The verdict's word; "do not use" where nothing was judged."""
+        return WORDS[-1] if self.verdict is None else self.verdict.word
+
+    @property
     def is_ranked(self) -> bool:
         """Whether the policy has a place among others: its estimate may be used, and has a spread over networks."""
-        return self.verdict.word != "do not use" and int(np.isfinite(self.values).sum()) > 1
+        return self.word != WORDS[-1] and int(np.isfinite(self.values).sum()) > 1
 
 
 def combined(
@@ -55,15 +64,18 @@ def combined(
 ) -> list[PolicyValue]:
     """Return one value for every policy from the `estimates` of several estimators, by policy and estimator.
 
-    Of a policy's estimates those with its best verdict count. They are weighted by their precision, which is that of
-    the estimator over all policies and not the policy's own: two policies whose estimates are equally trusted are
-    then weighted alike, and what an estimator gets wrong of both drops out of their difference. `judgements` are
-    those of `judge_run`, in the order of the policies.
+    As in `trust.choice`, estimates that nothing forbids to use are averaged, weighted by their precision. Here the
+    precision is that of an estimator over all policies and not the policy's own: two policies are then weighted
+    alike, and what an estimator gets wrong of both drops out of their difference. `judgements` are those of
+    `judge_run`, in the order of the policies.
     """
-    precision = {
-        name: 1.0 / max(float(np.median([_variance(each[name]) for each in estimates])), 1e-300)
-        for name in estimates[0]
-    }
+    precision = {}
+    for name in estimates[0]:
+        variances = [variance_of(each[name]) for each in estimates]
+        known = [variance for variance in variances if variance]
+        precision[name] = 1.0 / float(np.median(known)) if known else 0.0
+    if not any(precision.values()):
+        precision = dict.fromkeys(precision, 1.0)
     return [_of_policy(each, judgement, precision) for each, judgement in zip(estimates, judgements)]
 
 
@@ -71,10 +83,11 @@ def _of_policy(
     estimates: Mapping[str, Estimate], judgement: Judgement, precision: Mapping[str, float]
 ) -> PolicyValue:
     words = {name: WORDS.index(judgement.verdicts[name].word) for name in estimates}
-    best = min(words.values())
-    used = [name for name in estimates if words[name] == best]
-    total = sum(precision[name] for name in used)
-    weights = {name: precision[name] / total for name in used}
+    finite = [name for name, each in estimates.items() if np.isfinite(each.value)] or list(estimates)
+    sound = [name for name in finite if words[name] < len(WORDS) - 1] or finite
+    used = [name for name in sound if precision[name] > 0.0] or sound
+    total = sum(precision[name] for name in used) or 1.0
+    weights = {name: precision[name] / total or 1.0 / len(used) for name in used}
     values = np.sum([weights[name] * np.asarray(estimates[name].values, float) for name in used], axis=0)
     values = np.where(np.isfinite(values), values, np.nan)
     moves = [moves_of(estimates[name]) for name in used]
@@ -84,8 +97,16 @@ def _of_policy(
         if len(known) == len(used) and len({len(each) for each in known}) == 1
         else None
     )
-    headline = max(used, key=lambda name: weights[name])
-    return PolicyValue(values, together, weights, judgement.verdicts[headline])
+    best = min(used, key=lambda name: (words[name], -weights[name]))
+    middle = sum(weights[name] * estimates[name].value for name in used)
+    return PolicyValue(
+        values,
+        together,
+        least=least_error(estimates[best]),
+        weights=weights,
+        deviations={name: estimates[name].value - middle for name in used},
+        verdict=judgement.verdicts[best],
+    )
 
 
 def moves_of(estimate: Estimate) -> np.ndarray | None:
@@ -94,12 +115,16 @@ def moves_of(estimate: Estimate) -> np.ndarray | None:
     return None if chance is None or not chance.moves else np.asarray(chance.moves)
 
 
-def _variance(estimate: Estimate) -> float:
-    """Return the variance of one estimate, as its interval has it."""
-    networks = estimate.spread**2 * (SHARED + 1.0 / max(len(estimate.known), 1))
-    chance = None if estimate.measurements is None else estimate.measurements.chance
-    total = networks + (0.0 if chance is None else chance.log_std**2)
-    return float(total) if np.isfinite(total) else float("inf")
+def least_error(estimate: Estimate) -> float:
+    """Return the error that is left where networks agree, as `trust.interval` has it."""
+    found = estimate.measurements
+    return 0.0 if found is None else float(LEAST_ERROR * found.log.value_unit)
+
+
+def alone(estimate: Estimate) -> PolicyValue:
+    """Return what one estimate says of its policy."""
+    values = np.where(np.isfinite(estimate.values), estimate.values, np.nan)
+    return PolicyValue(values, moves_of(estimate), least_error(estimate))
 
 
 # --- What is known of all values jointly
@@ -126,7 +151,7 @@ class Joint:
         log, training = max(log, 0.0), max(training, least, 0.0)
         spread = log**2 / self.log_freedom + training**2 / freedom
         total = log + training
-        return WIDER**2 * total, total**2 / spread if spread > 0 else freedom
+        return total, total**2 / spread if spread > 0 else freedom
 
     def difference(self, one: int, other: int, level: float) -> tuple[float, float, float]:
         """Return the difference of the values of two policies, and its interval at this `level`."""
@@ -158,20 +183,18 @@ class Joint:
         )
 
 
-def joint(
-    values: Sequence[np.ndarray] | np.ndarray, moves: Sequence[np.ndarray | None], episodes: int
-) -> Joint:
-    """Return what is known jointly of policies that were judged on one log of so many `episodes`.
+def joint(policies: Sequence[PolicyValue], episodes: int) -> Joint:
+    """Return what is known jointly of `policies` that were judged on one log of so many `episodes`.
 
-    Args:
-        values: of every policy, V̂ of its networks by seed; NaN where a network diverged. A policy with fewer networks
-            has the first of the seeds.
-        moves: of every policy, `ChanceFacts.moves`. Where one is None, the networks must have had episode weights of
-            their own: their spread then tells of the log too, and no other part of it is counted.
-        episodes: of the log.
+    A policy with fewer networks has the first of the seeds. Where the moves of one policy are not known, the networks
+    must have had episode weights of their own: their spread then tells of the log too, and no other part of it is
+    counted. The error that is left where networks agree is as common to two policies as what the log does to them,
+    and how far estimators differ about two policies counts as far as they differ about the difference.
     """
-    count, most = len(values), max(map(len, values))
-    values = np.stack([np.pad(each, (0, most - len(each)), constant_values=np.nan) for each in values])
+    count, most = len(policies), max(len(each.values) for each in policies)
+    values = np.stack(
+        [np.pad(each.values, (0, most - len(each.values)), constant_values=np.nan) for each in policies]
+    )
     known = np.isfinite(values)
     networks = known.sum(axis=1)
     means = np.array([row[mask].mean() if mask.any() else np.nan for row, mask in zip(values, known)])
@@ -186,14 +209,39 @@ def joint(
     # Policies with fewer networks have the first of those that the others have: means share min(Kᵢ, Kⱼ) networks.
     shared = 1.0 / np.maximum(np.maximum.outer(networks, networks), 1)
     training = _positive(covariance) * (SHARED + shared)
-    parts = [each for each in moves if each is not None]
-    if len(parts) == count:
-        stacked = np.stack(parts)
-        return Joint(means, stacked @ stacked.T, training, max(episodes - 1.0, 1.0), freedom)
-    # As in `trust.interval`: Bayesian weights spread a mean over m episodes by (m − 1)/(m + 1) of its variance.
-    training = training * (episodes + 1) / max(episodes - 1, 1)
-    freedom = 1.0 / (1.0 / freedom + 1.0 / max(episodes - 1, 1))
-    return Joint(means, np.zeros_like(training), training, max(episodes - 1.0, 1.0), freedom)
+    least = np.array([each.least for each in policies])
+    moves = [each.moves for each in policies if each.moves is not None]
+    more = max(episodes - 1.0, 1.0)
+    if len(moves) == count:
+        stacked = np.stack(moves)
+        log = stacked @ stacked.T
+        log += np.outer(least, least) * _correlation(log)
+    else:
+        # As in `trust.interval`: Bayesian weights spread a mean over m episodes by (m − 1)/(m + 1) of its variance.
+        log = np.outer(least, least) * _correlation(training)
+        training = training * (episodes + 1) / more
+        freedom = 1.0 / (1.0 / freedom + 1.0 / more)
+    return Joint(means, log, training + _between(policies), more, freedom)
+
+
+def _between(policies: Sequence[PolicyValue]) -> np.ndarray:
+    """Return the covariance of what estimators differ by: of a difference, how far they differ about that."""
+    names = sorted({name for each in policies for name in each.deviations})
+    rows = [
+        [np.sqrt(each.weights.get(name, 0.0)) * each.deviations.get(name, 0.0) for name in names]
+        for each in policies
+    ]
+    deviations = np.array(rows).reshape(len(policies), len(names))
+    return np.asarray(deviations @ deviations.T)
+
+
+def _correlation(covariance: np.ndarray) -> np.ndarray:
+    """Return the correlations of a covariance; 1 on the diagonal, and 0 beside it where a variance is 0."""
+    std = np.sqrt(np.diag(covariance))
+    product = np.outer(std, std)
+    found = np.divide(covariance, product, out=np.zeros_like(covariance), where=product > 0)
+    np.fill_diagonal(found, 1.0)
+    return np.clip(found, -1.0, 1.0)
 
 
 def _positive(covariance: np.ndarray) -> np.ndarray:
@@ -219,7 +267,7 @@ def value_draws(known: Joint, draws: int = DRAWS, seed: int = SEED) -> np.ndarra
         values, vectors = np.linalg.eigh(covariance)
         root = vectors * np.sqrt(np.maximum(values, 0.0))
         normal = rng.standard_normal((draws, len(root))) @ root.T
-        total += WIDER * normal * np.sqrt(freedom / rng.chisquare(freedom, (draws, 1)))
+        total += normal * np.sqrt(freedom / rng.chisquare(freedom, (draws, 1)))
     return total
 
 
