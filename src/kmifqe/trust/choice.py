@@ -95,10 +95,9 @@ def _measured(estimates: Sequence[Estimate], shares: Sequence[float], value: flo
             name: float(np.average([getattr(each, name) for each in chances], weights=shares))
             for name in ("log_std", "first_std", "unsolved", "visited_rows", "negative_visits")
         }
-        lengths = {len(each.moves) for each in chances if each is not None}
-        moves = (
-            np.average([each.moves for each in chances], axis=0, weights=shares) if len(lengths) == 1 else ()
-        )
+        each_moves = [each.moves for each in chances if each is not None]
+        alike = len({len(moves) for moves in each_moves}) == 1
+        moves = np.average(each_moves, axis=0, weights=shares) if alike else ()
         chance = ChanceFacts(**means, between_std=float(np.sqrt(between)), moves=tuple(map(float, moves)))
     # What is judged of single fits, such as their weights, is judged there; the log is the same for all.
     return msgspec.structs.replace(
