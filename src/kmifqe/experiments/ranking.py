@@ -102,7 +102,9 @@ def policies_of(task: str, folder: Path | None = None) -> dict[str, Candidate]:
     else:
         actors = load_shipped_actors(task)
         target = actors.target
-        found = candidates(target, actors.behavior, actors.replay)
+        found = candidates(
+            target, actors.behavior, actors.replay[:-1]
+        )  # the last one is the behaviour's mean
     pattern = f"*-{ENVS[task].rpartition('-')[0]}-v[0-9].npz"
     for path in sorted(folder.glob(pattern)) if folder is not None else ():
         actor = load_npz_actor(path)
