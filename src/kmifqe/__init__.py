@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from kmifqe.io.policies.load import load_policy
     from kmifqe.mdp.problem import Problem
     from kmifqe.mdp.transitions import Transitions
+    from kmifqe.ranking import rank
+    from kmifqe.report.ranking import Ranking
     from kmifqe.report.result import Result
 
 __version__ = "0.1.0"
@@ -30,6 +32,7 @@ __all__ = [
     "KMIFQEConfig",
     "Logged",
     "Problem",
+    "Ranking",
     "Result",
     "SRDICEConfig",
     "Transitions",
@@ -39,6 +42,7 @@ __all__ = [
     "kmifqe",
     "load_dataset",
     "load_policy",
+    "rank",
     "sr_dice",
 ]
 
@@ -59,6 +63,8 @@ _NAMES_OF = {
         "sr_dice",
     ),
     "api": ("evaluate",),
+    "ranking": ("rank",),
+    "report.ranking": ("Ranking",),
     "report.result": ("Result",),
 }
 

@@ -7,6 +7,7 @@ the command line, the demo, the experiments and the studies alike.
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -15,10 +16,12 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Required, TypedDict
 
+import jax
+
 from kmifqe.behavior import FitReport, FitRequest, TanhMixture, fit_or_load, parse_behavior
 from kmifqe.errors import InputError, shown
 from kmifqe.estimators import Estimate, Estimator, Progress, fit, make_estimator
-from kmifqe.estimators.fit import Checkpoints, Plan, make_plan
+from kmifqe.estimators.fit import Checkpoints, Plan, fit_policies, make_plan
 from kmifqe.estimators.forecast import placed, with_fallback
 from kmifqe.estimators.registry import DEFAULT, check_settings, entry_named, find_entry, fitted_names
 from kmifqe.estimators.sizing import TYPICAL, ProblemSize, size_of
@@ -28,12 +31,14 @@ from kmifqe.io.logs import load_dataset
 from kmifqe.io.policies import check_policy_fits, load_policy
 from kmifqe.mdp import Problem, Transitions
 from kmifqe.mdp.ask import Behavior, Logged, Policy, action_box
+from kmifqe.mdp.policies import Answers, judged, judged_together
 from kmifqe.report.figures import save_figures
 from kmifqe.report.page import REPORT
 from kmifqe.report.result import RESULT, Question, Result
 from kmifqe.report.watch import Watch, default_watch, device_name
 from kmifqe.store import Interrupted, RunDirectory, open_run
 from kmifqe.store.checkpoints import SAVE_SECONDS
+from kmifqe.store.fits import KeptFits
 from kmifqe.store.identity import digests, fingerprint
 from kmifqe.trust.checks import measure
 from kmifqe.trust.choice import average
@@ -64,6 +69,9 @@ class Store:
 
     def finish(self, plan: Plan, estimate: Estimate) -> None:
         """Store the `estimate` of `plan`."""
+
+    def clear(self, plan: Plan) -> None:
+        """Drop the snapshots of `plan`: what they led to is stored."""
 
 
 def evaluate(
@@ -128,7 +136,7 @@ def evaluate(
     watch = default_watch() if watch is None else watch
     check_level(level)
     check_accepted(accept)
-    make = partial(_make_estimators, estimators, preset, settings, steps)
+    make = partial(make_estimators, estimators, preset, settings, steps)
     made = make(behavior, TYPICAL)  # refuses wrong names and settings before anything is read
     with ExitStack() as stack:
         run: RunDirectory | None = None
@@ -153,20 +161,20 @@ def evaluate(
         notes = (*log.notes, *action_box(log, target)[2])
         for note in notes:
             watch.note(note)
-        behavior = _behavior_or_default(behavior, made, log, watch)
-        density, fit_report = _density(behavior, made, log, target, policy_normalization, run, watch)
+        behavior = behavior_or_default(behavior, made, log, watch)
+        density, fit_report = find_density(behavior, made, log, target, policy_normalization, run, watch)
         problem = Problem.build(log, target, density, gamma)
         made = make(behavior, size_of(problem))
         question = Question.about(
             problem,
             data=log.name if isinstance(data, Transitions) else str(data),
             policy=str(policy) if isinstance(policy, str | PathLike) else getattr(target, "name", "policy"),
-            behavior=_behavior_name(behavior),
+            behavior=behavior_name(behavior),
             notes=notes,
             accepted=accept,
         )
         del log
-        _announce(problem, watch)
+        announce(problem, watch)
         return evaluate_problem(
             problem,
             made,
@@ -250,7 +258,7 @@ def run_estimators(
     estimators: Sequence[Estimator],
     plans: Sequence[Plan],
     *,
-    store: Store | RunDirectory | None = None,
+    store: Store | RunDirectory | KeptFits | None = None,
     watch: Watch | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     examine: Examine | None = None,
@@ -306,6 +314,114 @@ def run_estimators(
     return estimates, problem
 
 
+def run_policies(
+    problem: Problem,
+    answers: Sequence[Answers],
+    estimator: Estimator,
+    plan: Plan,
+    *,
+    size: int,
+    stores: Sequence[Store | KeptFits],
+    together: Callable[[Sequence[int]], Store | KeptFits],
+    watch: Watch | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    examine: Examine | None = None,
+) -> list[Estimate]:
+    """Return the estimate of one estimator for every one of several policies, trained side by side where they fit.
+
+    Where the device's memory gives out, the policies are taken in two turns of half as many; a single one is
+    trained as `run_estimators` does it.
+
+    Args:
+        problem: the log; what it says of a policy is replaced.
+        answers: what each policy says at the log's states.
+        estimator: what is fitted.
+        plan: seeds, steps and the rest, from `make_plan`: the same for every policy.
+        size: how many policies a program is for: where there are fewer the last one fills it, so that all turns of
+            a ranking share one program.
+        stores: of each policy, where its finished estimate is kept; none is computed again where all are there.
+        together: returns where policies with these positions keep the snapshots of their joint fit.
+        watch: hears sentences and progress; None for silence.
+        on_progress: called after every record of a fit.
+        examine: returns an estimate with what is to be known of its final state; its time counts as the estimate's.
+    """
+    watch = Watch() if watch is None else watch
+    found = [store.finished(plan) for store in stores]
+    if all(each is not None for each in found):
+        return [each for each in found if each is not None]
+    examine = _timed(examine) if examine is not None else None
+    if size == 1:
+        (estimate,), _ = run_estimators(
+            judged(problem, answers[0]),
+            [estimator],
+            [plan],
+            store=stores[0],
+            watch=watch,
+            on_progress=on_progress,
+            examine=examine,
+            forecast=False,
+        )
+        return [estimate]
+    joint = together(range(len(answers)))
+    joint.begin_fit(plan)
+    watch.begin(f"{estimator.name}, {len(answers)} policies")
+    try:
+        fitted = fit_policies(
+            estimator,
+            judged_together(problem, [*answers, *[answers[-1]] * (size - len(answers))]),
+            plan,
+            checkpoints=joint.checkpoints(plan),
+            on_progress=_both(watch.progress, on_progress),
+        )
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        half = (len(answers) + 1) // 2
+        watch.warn(f"memory gave out with {len(answers)} policies at once: going on with {half} at a time")
+        options: dict[str, Any] = {"watch": watch, "on_progress": on_progress, "examine": examine}
+        estimates = []
+        for start in (0, half):
+            part = slice(start, None if start else half)
+            own = partial(_shifted, together, start)
+            estimates += run_policies(
+                problem,
+                answers[part],
+                estimator,
+                plan,
+                size=half,
+                stores=stores[part],
+                together=own,
+                **options,
+            )
+        return estimates
+    finally:
+        watch.end()
+    estimates = []
+    for estimate, answer, store in zip(fitted[: len(answers)], answers, stores, strict=True):
+        known = estimate if examine is None else examine(estimator, estimate, judged(problem, answer))
+        store.finish(plan, known)
+        estimates.append(known.without_state())
+    joint.clear(plan)
+    return estimates
+
+
+def _shifted(
+    together: Callable[[Sequence[int]], Store | KeptFits], start: int, positions: Sequence[int]
+) -> Store | KeptFits:
+    return together([start + position for position in positions])
+
+
+def _timed(examine: Examine) -> Examine:
+    """Return `examine` with the time that it takes added to the estimate's."""
+
+    def run(estimator: Estimator, estimate: Estimate, problem: Problem) -> Estimate:
+        started = time.perf_counter()
+        known = examine(estimator, estimate, problem)
+        return replace(known, seconds=known.seconds + time.perf_counter() - started)
+
+    return run
+
+
 def examined(
     run: RunDirectory | None, estimator: Estimator, estimate: Estimate, problem: Problem
 ) -> Estimate:
@@ -336,7 +452,7 @@ def store_result(result: Result, run: RunDirectory, watch: Watch) -> None:
             watch.warn(f"{run.path}: {name} could not be made ({shown(error) or type(error).__name__})")
 
 
-def _make_estimators(
+def make_estimators(
     asked: Sequence[str | Estimator],
     preset: str,
     settings: Sequence[str],
@@ -369,7 +485,7 @@ def _density_settings(behavior: object) -> list[str]:
     return ["density_floor=1e-3"] if named or isinstance(behavior, TanhMixture) else []
 
 
-def _density(
+def find_density(
     behavior: Behavior | Logged | str | None,
     estimators: Sequence[Estimator],
     log: Transitions,
@@ -411,10 +527,13 @@ def _needs_density(estimators: Sequence[Estimator]) -> bool:
     return any((entry := find_entry(each.name)) and entry.needs_density for each in estimators)
 
 
-def _behavior_or_default(
+def behavior_or_default(
     behavior: Behavior | Logged | str | None, estimators: Sequence[Estimator], log: Transitions, watch: Watch
 ) -> Behavior | Logged | str | None:
-    """Return the `behavior` that was asked for, or, where one is needed, what the log allows."""
+    """Return the `behavior` that was asked for, or, where one is needed, what the log allows.
+
+    `estimators` are those that are fitted to the `log`; `watch` hears what was chosen.
+    """
     if behavior is not None or not _needs_density(estimators):
         return behavior
     if log.log_mu is not None:
@@ -424,13 +543,15 @@ def _behavior_or_default(
     return "fit"
 
 
-def _behavior_name(behavior: object) -> str:
+def behavior_name(behavior: object) -> str:
+    """Return what a person calls the density `behavior`."""
     if behavior is None:
         return "none"
     return behavior if isinstance(behavior, str) else getattr(behavior, "name", type(behavior).__name__)
 
 
-def _announce(problem: Problem, watch: Watch) -> None:
+def announce(problem: Problem, watch: Watch) -> None:
+    """Say to `watch` how large `problem` is, and where it will run."""
     watch.say(repr(problem))
     watch.say(f"running on {device_name()}")
     if problem.is_on_host:

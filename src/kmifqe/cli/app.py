@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from kmifqe.cli import cache, dataset, demo, evaluate, report, reproduce, study, worlds
+from kmifqe.cli import cache, dataset, demo, evaluate, rank, report, reproduce, study, worlds
 from kmifqe.errors import InputError, printable, shown
 from kmifqe.io.cache import CacheWarning
 
@@ -25,6 +25,7 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 app.command("evaluate", cls=evaluate.NamesEstimators)(evaluate.evaluate)
 app.command("resume")(evaluate.resume)
+app.command("rank", cls=evaluate.NamesEstimators)(rank.rank)
 app.command("report")(report.report)
 app.command("reproduce")(reproduce.reproduce)
 app.add_typer(dataset.app, name="dataset")

@@ -53,10 +53,21 @@ class NamesEstimators(TyperCommand):
         super().format_help(ctx, formatter)
 
 
+Behavior = Annotated[
+    str | None,
+    typer.Option(
+        help="Who collected the log: gaussian:POLICY:STD (STD in half action ranges, actions logged as "
+        "drawn; :UNIFORM_SHARE may follow), logged (densities in DATA), fit (learn it from DATA), a fitted "
+        "FILE.safetensors, or module:function. Not needed for fqe and sr-dice.",
+        show_default="logged where DATA has densities, else fit",
+    ),
+]
+
+
 def evaluate(
     data: Data,
     policy: Annotated[
-        str,
+        list[str],
         typer.Option(
             help="The policy to judge: .safetensors or .npz actor, SB3 .zip, TorchScript .pt, .onnx, "
             "D4RL .hdf5, or module:function.",
@@ -70,15 +81,7 @@ def evaluate(
             show_default="a new one under runs/",
         ),
     ] = None,
-    behavior: Annotated[
-        str | None,
-        typer.Option(
-            help="Who collected the log: gaussian:POLICY:STD (STD in half action ranges, actions logged as "
-            "drawn; :UNIFORM_SHARE may follow), logged (densities in DATA), fit (learn it from DATA), a fitted "
-            "FILE.safetensors, or module:function. Not needed for fqe and sr-dice.",
-            show_default="logged where DATA has densities, else fit",
-        ),
-    ] = None,
+    behavior: Behavior = None,
     gamma: Annotated[float, typer.Option(help="Discount, 0 <= gamma < 1.")] = 0.99,
     estimator: Annotated[
         list[str] | None,
@@ -162,9 +165,14 @@ def evaluate(
     figures. V̂ is per step, (1 − gamma) times the expected discounted return; both are printed (docs/intervals.md).
     Ctrl-C saves and stops; the same command with --resume goes on, and ends with the same bits.
     """
+    if len(policy) > 1:
+        raise InputError(
+            f"--policy was given {len(policy)} times ({listed(policy)}) and `kmifqe evaluate` judges one policy; "
+            "`kmifqe rank` takes many, and compares them"
+        )
     options = {
         "data": data,
-        "policy": policy,
+        "policy": policy[0],
         "behavior": behavior,
         "gamma": gamma,
         "estimators": list(dict.fromkeys(estimator or ["auto"])),
@@ -182,7 +190,7 @@ def evaluate(
     if out is None:
         if resume:
             raise InputError("--resume needs --out: expected the directory of the run to go on with")
-        out = _new_directory(policy, data)
+        out = _new_directory(policy[0], data)
     _run(options, out, resume=resume, force=force, fail_on=fail_on, cache=not no_cache)
 
 

@@ -9,7 +9,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-EXPERIMENTS = "policies, data, table1, loglik, fig1a, fig1b, fig2, shift, all, or render (records only)"
+EXPERIMENTS = (
+    "policies, data, table1, loglik, fig1a, fig1b, fig2, shift, ranking, all, or render (records only)"
+)
 
 
 def reproduce(
@@ -46,6 +48,16 @@ def reproduce(
         Path | None,
         typer.Option(
             metavar="DIR", help="D4RL's own files: their rows run beside the regenerated.", show_default=False
+        ),
+    ] = None,
+    policies: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            exists=True,
+            file_okay=False,
+            help="Actors that others trained (sac-Hopper-v3.npz, ...): the ranking judges them too.",
+            show_default=False,
         ),
     ] = None,
     workers: Annotated[
@@ -88,6 +100,7 @@ def reproduce(
             resume=resume,
             workers=workers or os.cpu_count() or 1,
             d4rl_dir=d4rl_dir,
+            policies=policies,
             watch=TerminalWatch(console),
         )
         run_experiments(experiment, context, only, prefetch=prefetch)

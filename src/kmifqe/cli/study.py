@@ -190,6 +190,48 @@ def faults(
     Console().print(_faults_table(found.lines))
 
 
+@app.command("differences")
+def differences(
+    preset: Annotated[
+        str, typer.Option(help="smoke (one problem), small (two cores, half an hour) or full (hundreds).")
+    ] = "small",
+    out: Annotated[Path, typer.Option(help="Directory for differences.json.")] = OUT,
+    records: Annotated[
+        Path, typer.Option(help="Directory of the problems' records; what is there is not made again.")
+    ] = RECORDS.parent / "differences",
+) -> None:
+    """Count how often paired intervals hold the difference of two policies, and how many pairs they tell apart.
+
+    Example: kmifqe study differences --preset smoke --out /tmp/study --records /tmp/study/records
+    """
+    from kmifqe.cli.session import keep_compiled_programs
+    from kmifqe.experiments.differences import preset_named, run_differences
+
+    console = Console(stderr=True)
+    keep_compiled_programs()
+    found = run_differences(
+        preset_named(preset),
+        records,
+        lambda line: console.print(escape(line), highlight=False, soft_wrap=True),
+    )
+    headings = ("pairs", "covered", "unpaired", "told apart", "unpaired", "wrongly", "width ratio")
+    table = _table(f"Differences of two policies, nominal {found.level:.0%}", "problems", headings)
+    for line in found.lines:
+        table.add_row(
+            line["estimator"],
+            f"{line['kind']} ({line['problems']})",
+            str(line["pairs"]),
+            _share(line["covered"]),
+            _share(line["covered_unpaired"]),
+            str(line["separated"]),
+            str(line["separated_unpaired"]),
+            str(line["wrongly_separated"]),
+            f"{line['median_width_ratio']:.2f}",
+        )
+    Console().print(table)
+    _write(found, out / "differences.json", console)
+
+
 def _study(
     preset: str, records: Path, only: str | None, half: str | None, policies: Path | None, console: Console
 ) -> Study:

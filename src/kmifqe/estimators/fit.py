@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 
 from kmifqe.errors import InputError
 from kmifqe.estimators.base import Estimate, Estimator, State, bootstrapped, config_dict, of_seed, require
+from kmifqe.mdp.policies import policy_fields
 from kmifqe.mdp.problem import Problem
 
 RECORDS = 100  # points of the trajectory, when the caller does not say
@@ -46,8 +47,8 @@ class Snapshot(NamedTuple):
     step: int
     state: dict[str, np.ndarray]
     recorded_steps: np.ndarray  # (records,)
-    trajectory: np.ndarray  # (records, seeds)
-    infos: dict[str, np.ndarray]  # each (records, seeds)
+    trajectory: np.ndarray  # (records, seeds); of several policies (records, policies, seeds)
+    infos: dict[str, np.ndarray]  # each of the trajectory's shape
     seconds: float  # spent so far
 
 
@@ -71,8 +72,8 @@ class Progress(NamedTuple):
     step: int
     steps: int
     steps_per_second: float  # since the record before
-    values: np.ndarray  # V̂ per seed
-    infos: dict[str, np.ndarray]  # each per seed
+    values: np.ndarray  # V̂ per seed; of several policies (policies, seeds)
+    infos: dict[str, np.ndarray]  # each of the shape of `values`
     begun: int = 0  # the step this process began at: not 0 when it goes on from a snapshot
 
 
@@ -118,6 +119,59 @@ def fit(
             bootstrap=bootstrap,
             stop=stop,
         )
+    trained = _train(estimator, problem, plan, stop, checkpoints, on_progress)
+    return _estimate(estimator, plan, problem, trained)
+
+
+def fit_policies(
+    estimator: Estimator,
+    problem: Problem,
+    plan: Plan,
+    *,
+    checkpoints: Checkpoints | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> list[Estimate]:
+    """Return the estimate of every policy of `problem`, which `judged_together` made, trained side by side.
+
+    Networks of one seed have the same initial weights, draws and episode weights for every policy, so that their
+    values can be compared pair by pair. The arguments are those of `fit`; every estimate has its share of the time.
+    """
+    trained = _train(estimator, problem, plan, None, checkpoints, on_progress)
+    assert problem.policies is not None
+    return [_estimate(estimator, plan, problem, trained.of_policy(p)) for p in range(problem.policies)]
+
+
+class _Trained(NamedTuple):
+    """Where a fit ended; of several policies every array but the steps has an axis over them before the seeds'."""
+
+    values: np.ndarray
+    recorded_steps: np.ndarray
+    trajectory: np.ndarray
+    infos: dict[str, np.ndarray]
+    seconds: float
+    state: State
+
+    def of_policy(self, position: int) -> _Trained:
+        """Return what one of several policies ended with."""
+        return _Trained(
+            self.values[position],
+            self.recorded_steps,
+            self.trajectory[:, position],
+            {name: series[:, position] for name, series in self.infos.items()},
+            self.seconds / len(self.values),
+            jax.tree.map(lambda leaf: leaf[position], self.state),
+        )
+
+
+def _train(
+    estimator: Estimator,
+    problem: Problem,
+    plan: Plan,
+    stop: Stop | None,
+    checkpoints: Checkpoints | None,
+    on_progress: Callable[[Progress], None] | None,
+) -> _Trained:
+    """Take all steps of every network, recording and saving on the way; the arguments are those of `fit`."""
     started = time.perf_counter()
     saved = None if checkpoints is None else checkpoints.restore(plan, problem)
     keys, problem = seeded(plan, problem)
@@ -144,19 +198,24 @@ def fit(
     values = trajectory[-1]
     if estimator.final_value is not None:
         values = np.asarray(_values(estimator.final_value, state, problem))
+    seconds = before + time.perf_counter() - started
+    return _Trained(values, recorded, trajectory, records.stacked_infos(), seconds, state)
+
+
+def _estimate(estimator: Estimator, plan: Plan, problem: Problem, trained: _Trained) -> Estimate:
     return Estimate(
         estimator=estimator.name,
         config=plan.config,
         gamma=plan.gamma,
         seeds=plan.seeds,
-        steps=done,
-        values=values.astype(np.float64),
-        recorded_steps=recorded,
-        trajectory=trajectory,
-        infos=records.stacked_infos(),
-        seconds=before + time.perf_counter() - started,
+        steps=int(trained.recorded_steps[-1]),
+        values=trained.values.astype(np.float64),
+        recorded_steps=trained.recorded_steps,
+        trajectory=trained.trajectory,
+        infos=trained.infos,
+        seconds=trained.seconds,
         device=str(jax.devices()[0].device_kind),
-        final_state=state,
+        final_state=trained.state,
         bootstrap=plan.bootstrap,
         episodes=problem.first_states.shape[0],
     )
@@ -258,20 +317,37 @@ def _record_every(every: int, *periods: int) -> int:
     return next(fits)
 
 
+def _of_every_network(
+    run: Callable[[Any, State, Problem], Any], keys: Array | None, state: State, problem: Problem
+) -> Any:
+    """Return run(key, state, problem as the network sees it) of every network, stacked.
+
+    Networks are seeds, or policies and seeds. Only what depends on the policy is mapped over policies: keys are not,
+    so that all policies share the draws of a seed.
+    """
+
+    def of_policy(fields: dict[str, Any], state: State) -> Any:
+        own = replace(problem, **fields)
+        seed = lambda key, state, weights: run(key, state, of_seed(own, weights))  # noqa: E731
+        return jax.vmap(seed)(keys, state, problem.episode_weights)
+
+    if problem.policies is None:
+        return of_policy({}, state)
+    return jax.vmap(of_policy)(policy_fields(problem), state)
+
+
 @partial(jax.jit, static_argnums=0)
 def _init(estimator: Estimator, keys: Array, problem: Problem) -> State:
     # fold_in(-1): the initial networks must not share randomness with step 0.
     init_keys = jax.vmap(lambda key: jax.random.fold_in(key, 2**31 - 1))(keys)
-    init = lambda key, weights: estimator.init(key, of_seed(problem, weights))  # noqa: E731
-    return jax.vmap(init)(init_keys, problem.episode_weights)
+    return _of_every_network(lambda key, _, own: estimator.init(key, own), init_keys, None, problem)
 
 
 @partial(jax.jit, static_argnums=0)
 def _values(
     value: Callable[[State, Problem], Float[Array, ""]], state: State, problem: Problem
 ) -> Float[Array, " seeds"]:
-    value_of_seed = lambda state, weights: value(state, of_seed(problem, weights))  # noqa: E731
-    return jax.vmap(value_of_seed)(state, problem.episode_weights)
+    return _of_every_network(lambda _, state, own: value(state, own), None, state, problem)
 
 
 def _advance(
@@ -300,8 +376,8 @@ def _run_steps(
 
     def one(state: State, t: Array) -> tuple[State, dict[str, Array]]:
         step_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, t)
-        step = lambda key, state, weights: estimator.step(key, t, state, of_seed(problem, weights))  # noqa: E731
-        return jax.vmap(step)(step_keys, state, problem.episode_weights)
+        step = lambda key, state, own: estimator.step(key, t, state, own)  # noqa: E731
+        return _of_every_network(step, step_keys, state, problem)
 
     state, infos = jax.lax.scan(one, state, start + jnp.arange(count))
     return state, jax.tree.map(lambda series: series.sum(axis=0), infos)
@@ -319,8 +395,7 @@ def _refreshed(estimator: Estimator, step: int, state: State, problem: Problem) 
 def _refresh(
     run: Callable[[Any, State, Problem], State], kind: Hashable, state: State, problem: Problem
 ) -> State:
-    renew = lambda state, weights: run(kind, state, of_seed(problem, weights))  # noqa: E731
-    return jax.vmap(renew)(state, problem.episode_weights)
+    return _of_every_network(lambda _, state, own: run(kind, state, own), None, state, problem)
 
 
 # --- Snapshots

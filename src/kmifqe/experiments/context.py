@@ -67,6 +67,7 @@ class Context:
     resume: bool = False
     workers: int = 1  # processes that step environments
     d4rl_dir: Path | None = None
+    policies: Path | None = None  # actors that others trained, which the ranking adds to its own
     watch: Watch = field(default_factory=Watch)  # hears lines for a person, and the progress of fits
 
     def say(self, sentence: str) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import jax
 
 from kmifqe.errors import InputError
-from kmifqe.experiments import data, figures, policies, table1
+from kmifqe.experiments import data, figures, policies, ranking, table1
 from kmifqe.experiments.context import Context, Experiment
 from kmifqe.io.files import disk_sentence
 from kmifqe.report.watch import Watch
@@ -29,6 +29,7 @@ EXPERIMENTS = {
         figures.FIG1B,
         figures.FIG2,
         figures.SHIFT,
+        ranking.RANKING,
     )
 }
 # On a CPU the programs of one fit need a thousand or two memory maps, and Linux gives a process 65,530 by default:

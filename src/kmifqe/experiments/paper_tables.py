@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from kmifqe.errors import InputError
 from kmifqe.experiments.policies import shipped_training
 from kmifqe.experiments.presets import METHODS, REGENERATED, TASKS, preset_named, row_named, table_rows
+from kmifqe.experiments.ranking_tables import ranking_scores_table
 from kmifqe.experiments.records import (
     LikelihoodRecord,
     PolicyValue,
@@ -228,6 +229,9 @@ PIECES = {
     ),
     "policies": Piece(
         "policies", "Trained policies", lambda found: policies_table({r.row: r.choice for r in found})
+    ),
+    "ranking": Piece(
+        "ranking", "Choosing among policies: DOPE's scores, 90 % intervals", ranking_scores_table
     ),
 }
 

@@ -139,10 +139,14 @@ class LqrProblem(_Shaped, frozen=True, kw_only=True, tag="lqr"):
 
     def arrays(self, sources: Sources) -> Arrays:
         """Return the arrays and the truth, from the files in `sources` where those are there."""
-        s, world = self.shape, self.world()
-        log = world.collect(self.seed, s.episodes, s.length, self._end_seed())
+        world, log = self.world(), self.log()
         told = replace(world.behavior, std=world.behavior_std * self.told_width)
         return Arrays(Problem.build(log, world.policy, told, self.gamma), log, world.value, 0.0)
+
+    def log(self) -> Transitions:
+        """Return the log of the behaviour."""
+        s = self.shape
+        return self.world().collect(self.seed, s.episodes, s.length, self._end_seed())
 
     def world(self) -> LQR:
         """Return the world, with a behaviour this wide and this far off as far as its loop stays stable.
@@ -210,16 +214,19 @@ class PendulumProblem(_Shaped, frozen=True, kw_only=True, tag="pendulum"):
 
     def arrays(self, sources: Sources) -> Arrays:
         """Return the arrays and the truth, from the files in `sources` where those are there."""
-        s = self.shape
         good, behavior_mean = load_pendulum_actors()
-        dummies = s.action_dim - 1
-        target = with_dummies(good if self.target == "good" else behavior_mean, dummies)
-        behavior = PendulumBehavior(behavior_mean, dummies, std=self.width, uniform_share=self.uniform_share)
-        log = _cut(collect(self.seed, behavior, s.episodes * EPISODE_STEPS), s.length)
+        target = with_dummies(good if self.target == "good" else behavior_mean, self.shape.action_dim - 1)
+        log, behavior = self.log()
         told = replace(behavior, std=behavior.std * self.told_width)
         truth = self._truth(sources)
         problem = Problem.build(log, target, told, self.gamma)
         return Arrays(problem, log, truth.value, truth.standard_error)
+
+    def log(self) -> tuple[Transitions, PendulumBehavior]:
+        """Return the log, and the behaviour that made it."""
+        s, (_, mean) = self.shape, load_pendulum_actors()
+        behavior = PendulumBehavior(mean, s.action_dim - 1, std=self.width, uniform_share=self.uniform_share)
+        return _cut(collect(self.seed, behavior, s.episodes * EPISODE_STEPS), s.length), behavior
 
     def _truth(self, sources: Sources) -> TrueValue:
         good, behavior_mean = load_pendulum_actors()

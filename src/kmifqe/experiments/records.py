@@ -16,6 +16,7 @@ from kmifqe.errors import InputError
 from kmifqe.io.files import write_file
 from kmifqe.io.serialize import plain, read_json, write_json
 from kmifqe.report.result import provenance
+from kmifqe.trust.scores import Scores
 
 RESULTS = Path("experiments") / "results"  # under the current directory, unless the user says where
 DIGITS = 6  # significant, of stored numbers: float32 has no more
@@ -191,7 +192,19 @@ class LandscapeRecord(TrialsRecord, kw_only=True):
     summary: dict[str, Any] | None = None  # per seed
 
 
+class RankingRecord(ExperimentRecord, kw_only=True):
+    """The ranking of many policies from one log, beside their true values."""
+
+    policies: dict[str, dict[str, Any]]  # by name: truth, value, interval, verdict, what each estimator says
+    not_ranked: list[str]
+    scores: dict[str, Scores]  # by estimator; "ranking" is all of them together
+    pairs: int  # of ranked policies
+    separated: int  # of these, told apart by simultaneous intervals
+    wrongly_separated: int  # of these, the wrong way round
+
+
 KINDS: dict[str, type[ExperimentRecord]] = {
+    "ranking": RankingRecord,
     "policies": TrainingRecord,
     "data": DataRecord,
     "table1": TableRecord,

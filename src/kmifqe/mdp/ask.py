@@ -135,7 +135,6 @@ def densities(
         return _logged_densities(t, order), None
     ask = behavior.log_prob_per_dimension if isinstance(behavior, FactorizedBehavior) else behavior.log_prob
     log_mu: np.ndarray | None = None
-    log_mu_target = aligned_empty((len(order),))
     for rows, states in _next_states(t, order):
         logged = order[rows]
         columns = _columns(ask(states, t.next_actions[logged]))
@@ -144,11 +143,21 @@ def densities(
         if log_mu is None:
             log_mu = aligned_empty((len(order), columns.shape[1]))
         log_mu[rows] = columns
-        at_target = _columns(behavior.log_prob(states, target[rows]))[:, 0]
-        log_mu_target[rows] = np.where(t.terminated[logged], 0.0, at_target)
-        _refuse_unknown_densities(log_mu_target[rows], logged, t)
     assert log_mu is not None, "row_order refuses a log without rows"
-    return log_mu, log_mu_target
+    return log_mu, density_at_target(behavior, t, order, target)
+
+
+def density_at_target(
+    behavior: Behavior, t: Transitions, order: np.ndarray, target: np.ndarray
+) -> np.ndarray:
+    """Return log μ(π̃(s')|s') as (n,), 0 where terminal; the arguments are those of `densities`."""
+    result = aligned_empty((len(order),))
+    for rows, states in _next_states(t, order):
+        logged = order[rows]
+        at_target = _columns(behavior.log_prob(states, target[rows]))[:, 0]
+        result[rows] = np.where(t.terminated[logged], 0.0, at_target)
+        _refuse_unknown_densities(result[rows], logged, t)
+    return result
 
 
 def checked_actions(policy: Policy, states: np.ndarray, t: Transitions) -> np.ndarray:

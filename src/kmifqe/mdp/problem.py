@@ -83,6 +83,7 @@ LOGGED = (
     "episode",
 )
 NARROW = ("rewards", "has_next_state", "terminated", "log_mu", "log_mu_target", "episode")  # the other rows
+OF_POLICY = ("target_actions", "log_mu_target", "first_actions")  # what another policy would change
 Place = Literal["auto", "device", "host"]
 
 
@@ -204,7 +205,10 @@ class Problem:
         return replace(self, **{name: jax.device_put(np.asarray(rows)) for name, rows in wide.items()})
 
     def head(self, rows: int) -> Problem:
-        """Return the problem of the first in-sample rows, `rows` of them or all: enough to time a run on."""
+        """Return the problem of the first in-sample rows, `rows` of them or all: enough to time a run on.
+
+        Of several policies (`mdp.policies`) every one is kept.
+        """
         n, c = min(rows, self.counts.in_sample), self.counts
         terminated = max(0, n - c.nonterminal)
         first: dict[str, Any] = {}
@@ -213,9 +217,15 @@ class Problem:
             if isinstance(array, HostRows):
                 first[name] = HostRows.hold(np.asarray(array)[:n])
             elif array is not None:
-                first[name] = array[:n]
+                several = self.policies is not None and name in OF_POLICY
+                first[name] = array[:, :n] if several else array[:n]
         counts = replace(c, used=n, in_sample=n, terminated=terminated, without_next_action=0)
         return replace(self, **first, counts=counts)
+
+    @property
+    def policies(self) -> int | None:
+        """How many policies are judged together (`mdp.policies.judged_together`); None for a single one."""
+        return self.first_actions.shape[0] if self.first_actions.ndim == 3 else None
 
     @property
     def is_on_host(self) -> bool:

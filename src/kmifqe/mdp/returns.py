@@ -1,4 +1,4 @@
-"""The unit and the zero that values are learned in: the mean and the spread of the log's own returns."""
+"""The log's own returns: the unit and the zero that values are learned in, and what each logged episode was worth."""
 
 from __future__ import annotations
 
@@ -39,3 +39,25 @@ def _returns_to_go(t: Transitions, rows: slice, gamma: float, mean: float) -> np
     if t.terminated[rows.stop - 1]:
         centred[-1] -= gamma * mean
     return np.asarray(lfilter([1.0], [1.0, -gamma], centred[::-1])[::-1])
+
+
+def episode_returns(t: Transitions, gamma: float) -> np.ndarray:
+    """Return the normalised discounted return (1 − γ) Σ γᵏ r of every logged episode of `t`, (m,).
+
+    After a termination the reward is 0. Where an episode was cut by a time limit, or rows of it were lost, what would
+    have followed is taken to be worth the mean return that follows a logged row (`value_units`), discounted by
+    `gamma` to the power of the rows that were seen.
+    """
+    first = t.first_rows
+    last = np.concatenate([first[1:], [len(t)]])
+    after, _ = value_units(t, gamma)
+    rows = np.arange(len(t))
+    steps = rows - np.repeat(first, last - first)
+    lost = np.flatnonzero(t.before_lost_rows)
+    seen = last.copy()  # one past the last row that counts
+    for row in lost[::-1]:
+        seen[np.searchsorted(first, row, side="right") - 1] = row + 1
+    counted = rows < np.repeat(seen, last - first)
+    terms = np.where(counted, (1.0 - gamma) * gamma**steps * t.rewards.astype(np.float64), 0.0)
+    tails = np.where(t.terminated[seen - 1], 0.0, gamma ** (seen - first) * after)
+    return np.asarray(np.add.reduceat(terms, first) + tails)

@@ -26,12 +26,14 @@ from markupsafe import Markup
 from kmifqe.errors import InputError, sentence_for
 from kmifqe.estimators.registry import find_entry
 from kmifqe.io.files import write_file
-from kmifqe.io.format import duration, number
+from kmifqe.io.format import duration, number, percent
 from kmifqe.io.serialize import to_json
 from kmifqe.report.payload import NETWORK_BYTES, landscape_numbers, run_numbers, value_row
+from kmifqe.report.ranking import Difference
+from kmifqe.report.ranking_judged import paired_differences
 from kmifqe.report.result import Result
 from kmifqe.trust.checks.base import Check
-from kmifqe.trust.interval import ConfidenceInterval
+from kmifqe.trust.interval import LEVEL, ConfidenceInterval
 from kmifqe.trust.landscape import LANDSCAPE, read_landscape
 
 REPORT = "report.html"
@@ -88,28 +90,69 @@ def render_page(results: Sequence[Result], folders: Sequence[Path | None] = ()) 
 def _render(results: Sequence[Result], folders: Sequence[Path | None]) -> str:
     runs = _runs(results, folders or [None] * len(results))
     names = dict.fromkeys(estimate.estimator for result in results for estimate in result.estimates)
-    ranking = sorted(runs, key=lambda run: -math.inf if math.isnan(run.result.value) else run.result.value)[
-        ::-1
-    ]
-    style = f"{_asset('page.css')}{_color_rules(names)}"
-    script = "\n".join(["'use strict';", "(() => {", *map(_asset, SCRIPTS), "})();"])
+    ranking = sorted(runs, key=_place)
     heading = "Policy evaluation" if len(runs) == 1 else f"{len(runs)} policies compared"
-    template = _environment().get_template("page.html.j2")
-    return template.render(
+    return fill_template(
+        "page.html.j2",
+        names,
         heading=heading,
         title=heading if len(runs) > 1 else f"{results[0].question.policy}: what is it worth?",
-        version=version("kmifqe"),
-        generator=GENERATOR,
-        content_policy=_content_policy(style, script),
-        style=Markup(style),
-        script=Markup(script),
-        looks={name: {"label": _label(name), "color": f"c-{i}"} for i, name in enumerate(names)},
         runs=runs,
         ranking=ranking,
+        paired=_paired(ranking),
         comparison_numbers=[
             value_row(run.result.estimate, run.result.interval) | {"label": run.name, "values": ()}
             for run in ranking
         ],
+    )
+
+
+def _place(run: _Run) -> tuple[bool, float]:
+    """Return what runs are ordered by: values that may be used first, the best at the top."""
+    value = run.result.value
+    return run.result.verdict.word == "do not use", math.inf if math.isnan(value) else -value
+
+
+def _paired(runs: Sequence[_Run]) -> list[Difference]:
+    """Return paired differences of runs that judged policies on one log with one estimator and the same seeds."""
+    alike: dict[str, list[_Run]] = {}
+    for run in runs:
+        estimate, digests = run.result.estimate, run.result.provenance.digests
+        usable = run.result.verdict.word != "do not use" and len(estimate.known) > 1
+        if usable and "log" in digests:
+            same = (digests["log"], estimate.gamma, estimate.estimator, estimate.config, estimate.seeds)
+            alike.setdefault(repr((*same, estimate.bootstrap)), []).append(run)
+    found: list[Difference] = []
+    for group in alike.values():
+        if len(group) > 1:
+            names = [run.name for run in group]
+            levels = [run.result.interval.level for run in group if run.result.interval is not None]
+            estimates = [run.result.estimate for run in group]
+            found += paired_differences(names, estimates, min(levels, default=LEVEL))
+    return found
+
+
+def fill_template(template: str, estimators: Iterable[str], *, more_style: str = "", **values: Any) -> str:
+    """Return a page of `template` with the style, the scripts and the rule that nothing else is loaded or run.
+
+    `estimators` get their colours. `more_style` is added to the style, by default nothing; no text of a record may be
+    part of it. `values` are what the template asks for.
+    """
+    names = list(estimators)
+    style = f"{_asset('page.css')}{_color_rules(names)}{more_style}"
+    script = "\n".join(["'use strict';", "(() => {", *map(_asset, SCRIPTS), "})();"])
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            version=version("kmifqe"),
+            generator=GENERATOR,
+            content_policy=_content_policy(style, script),
+            style=Markup(style),
+            script=Markup(script),
+            looks={name: {"label": _label(name), "color": f"c-{i}"} for i, name in enumerate(names)},
+            **values,
+        )
     )
 
 
@@ -175,6 +218,7 @@ def _environment() -> jinja2.Environment:
         "origin_sentence": _origin_sentence,
         "raised_checks": _raised_checks,
         "script_json": _script_json,
+        "percent": percent,
         "setting": _setting,
         "setting_names": lambda result: dict.fromkeys(name for e in result.estimates for name in e.config),
         "shell_line": lambda command: f"kmifqe {shlex.join(command)}",

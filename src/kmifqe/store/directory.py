@@ -16,14 +16,16 @@ from kmifqe.estimators.base import Estimate
 from kmifqe.estimators.fit import Plan
 from kmifqe.io.files import PARTIAL, disk_sentence, make_directory
 from kmifqe.mdp.problem import Problem
-from kmifqe.store.archive import DamagedError, read_finished, write_finished
-from kmifqe.store.checkpoints import SAVE_SECONDS, CheckpointFolder, Interrupted
-from kmifqe.store.identity import differences, fingerprint, identity
+from kmifqe.store.checkpoints import SAVE_SECONDS, CheckpointFolder
+from kmifqe.store.fits import KeptFits
+from kmifqe.store.identity import fingerprint
 from kmifqe.store.manifest import (
     CHECKPOINTS,
     DENSITY,
     FINISHED,
     MANIFEST,
+    RANKED,
+    RANKING,
     RESULT,
     SHOWN,
     RunFiles,
@@ -52,31 +54,53 @@ class RunDirectory:
         self._stop_asked = stop_asked
         self._warn = warn
         self._warned: set[str] = set()
-        self._data: dict[str, Any] = {}
-        self._folders: dict[str, CheckpointFolder] = {}
+        self._fits = self._kept_fits({}, "")
+        self._parts: dict[str, KeptFits] = {}
 
     @property
     def saves(self) -> int:
         """How many snapshots this process has written."""
-        return sum(folder.saves for folder in self._folders.values())
+        return sum(fits.saves for fits in (self._fits, *self._parts.values()))
 
     @property
     def saving_seconds(self) -> float:
         """How long this process has spent on writing snapshots."""
-        return sum(folder.seconds for folder in self._folders.values())
+        return sum(fits.saving_seconds for fits in (self._fits, *self._parts.values()))
 
     def begin(self, plans: Sequence[Plan], problem: Problem) -> dict[str, Any]:
         """Refuse what does not go with what is stored, drop an earlier run if asked to, and write run.json.
 
         `plans` are the fits of this run, `problem` is what they learn from. The problem's fingerprint is returned.
         """
-        self._data = fingerprint(problem)
+        data = fingerprint(problem)
+        self._fits = self._kept_fits(data, "")
         self.drop_earlier_run()
         for plan in plans:
             if self.finished(plan) is None:
                 self.checkpoints(plan).restore(plan, problem)
-        self._files.begin(RESULT, *SHOWN, *map(_finished_name, plans))
-        return self._data
+        self._files.begin(RESULT, *SHOWN, *map(self._fits.finished_name, plans))
+        return data
+
+    def begin_ranking(self) -> None:
+        """Drop an earlier run if asked to, and write run.json: the fits of many policies follow, by `part`."""
+        self.drop_earlier_run()
+        self._files.begin(*RANKED)
+
+    def part(self, name: str, data: dict[str, Any]) -> KeptFits:
+        """Return the fits to one of many problems, which `name` tells from the others; `data` is its fingerprint."""
+        if name not in self._parts:
+            self._parts[name] = self._kept_fits(data, name)
+        return self._parts[name]
+
+    def _kept_fits(self, data: dict[str, Any], name: str) -> KeptFits:
+        return KeptFits(
+            self._files,
+            data,
+            name=name,
+            save_seconds=self._save_seconds,
+            stop_asked=self._stop_asked,
+            warn=self._warn_once,
+        )
 
     def file(self, name: str) -> Path:
         """Return where the run's file `name` is to be written, listed in run.json as the run's own."""
@@ -88,46 +112,19 @@ class RunDirectory:
 
     def checkpoints(self, plan: Plan) -> CheckpointFolder:
         """Return where the fit of `plan` keeps its snapshots."""
-        if plan.estimator not in self._folders:
-            name = f"{CHECKPOINTS}/{plan.estimator}"
-            self._folders[plan.estimator] = CheckpointFolder(
-                self.path / name,
-                save_seconds=self._save_seconds,
-                stop_asked=self._stop_asked,
-                warn=self._warn_once,
-                data=self._data,
-                make_ready=lambda file: self._files.path(f"{name}/{file}"),
-                is_own=lambda file: self._files.holds(f"{name}/{file}"),
-            )
-        return self._folders[plan.estimator]
+        return self._fits.checkpoints(plan)
 
     def begin_fit(self, plan: Plan) -> None:
         """Make room for the snapshots of `plan`; raise Interrupted when a stop was asked for."""
-        if self._stop_asked():
-            raise Interrupted(plan.estimator, None, plan.steps)
-        self._files.check_place()
-        make_directory(self.path / CHECKPOINTS)
+        self._fits.begin_fit(plan)
 
     def finished(self, plan: Plan) -> Estimate | None:
         """Return the estimate stored for `plan`; refuse one of another plan or other data."""
-        name = _finished_name(plan)
-        path = self.path / name
-        if not self._files.holds(name):
-            return None
-        try:
-            estimate, stored = read_finished(path, plan.config)
-        except DamagedError as error:
-            self._warn_once(f"{error}; {plan.estimator} is computed again")
-            return None
-        for warning in differences(stored, identity(plan, self._data), path):
-            self._warn_once(warning)
-        return estimate
+        return self._fits.finished(plan)
 
     def finish(self, plan: Plan, estimate: Estimate) -> None:
         """Store the estimate of `plan`, without its final state, and drop the snapshots that led to it."""
-        path = self._files.path(_finished_name(plan))
-        write_finished(path, estimate, identity(plan, self._data))
-        self.checkpoints(plan).clear()
+        self._fits.finish(plan, estimate)
 
     def holds_work(self) -> bool:
         """Return whether there is anything that a resumed run would not have to do again."""
@@ -135,8 +132,8 @@ class RunDirectory:
         return bool(there) or self._files.holds(REPORT_FILE)
 
     def holds_result(self) -> bool:
-        """Return whether the run has ended with a result."""
-        return self._files.holds(RESULT)
+        """Return whether the run has ended with a result, or with a ranking."""
+        return self._files.holds(RESULT) or self._files.holds(RANKING)
 
     def drop_earlier_run(self) -> None:
         """Remove the earlier run that `force` replaces, once: not before this run has something to write.
@@ -262,14 +259,10 @@ def _holder(path: Path) -> str:
 def _refuse_earlier_run(run: RunDirectory) -> None:
     if run.holds_result():
         raise InputError(
-            f"{run.path / RESULT}: exists already; choose another --out, or --force to replace the run"
+            f"{run.path}: holds a result already; choose another --out, or --force to replace the run"
         )
     if run.holds_work():
         raise InputError(
             f"{run.path}: holds an unfinished run; --resume to go on with it, --force to start again, or choose "
             "another --out"
         )
-
-
-def _finished_name(plan: Plan) -> str:
-    return f"{FINISHED}/{plan.estimator}.safetensors"

@@ -6,6 +6,7 @@ import hashlib
 import math
 import os
 import platform
+from collections.abc import Sequence
 from dataclasses import fields
 from importlib.metadata import version
 from pathlib import Path
@@ -17,7 +18,7 @@ import numpy as np
 from kmifqe.errors import InputError
 from kmifqe.estimators.fit import Plan
 from kmifqe.io.serialize import plain
-from kmifqe.mdp.problem import Problem
+from kmifqe.mdp.problem import OF_POLICY, Problem
 
 PACKAGES = ("kmifqe", "jax", "jaxlib", "optax", "numpy")
 # Made by a policy or density, perhaps on a GPU, whose last bits may differ from one process to the next.
@@ -50,8 +51,13 @@ def identity(plan: Plan, data: dict[str, Any]) -> dict[str, Any]:
     )
 
 
-def fingerprint(problem: Problem) -> dict[str, Any]:
-    """Return a digest of each of the problem's arrays, and column statistics of those in `COMPUTED`."""
+def fingerprint(problem: Problem, known: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return a digest of each of the problem's arrays, and column statistics of those in `COMPUTED`.
+
+    `known` is the fingerprint of a problem with the same log and density, of which what no policy changes is taken;
+    by default everything is computed.
+    """
+    shared = {} if known is None else {name: each for name, each in known.items() if name not in OF_POLICY}
     prints: dict[str, Any] = {}
     for field in fields(problem):
         if field.name in (
@@ -59,6 +65,9 @@ def fingerprint(problem: Problem) -> dict[str, Any]:
             "gamma",
             "episode_weights",
         ):  # follow from the arrays, or stand in the plan
+            continue
+        if field.name in shared:
+            prints[field.name] = shared[field.name]
             continue
         array = getattr(problem, field.name)
         if array is not None:
@@ -69,6 +78,13 @@ def fingerprint(problem: Problem) -> dict[str, Any]:
         else:
             prints[field.name] = None
     return prints
+
+
+def joint_fingerprint(each: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the fingerprint of a problem of several policies from those of `each` policy's own."""
+    joint = {name: found for name, found in each[0].items() if name not in OF_POLICY}
+    numbered = {f"{name}[{i}]": one[name] for i, one in enumerate(each) for name in OF_POLICY}
+    return joint | numbered
 
 
 def exact_print(array: np.ndarray) -> dict[str, Any]:
@@ -178,7 +194,7 @@ def _data_differences(then: dict[str, Any], now: dict[str, Any], path: Path) -> 
         stored = then.get(name)
         if stored == present:
             continue
-        if name in COMPUTED and stored and present and _differ_by_rounding(stored, present):
+        if _base(name) in COMPUTED and stored and present and _differ_by_rounding(stored, present):
             warnings.append(
                 f"{name} differs from the run's by rounding: it goes on, but its last bits may differ"
             )
@@ -192,7 +208,12 @@ def _data_differences(then: dict[str, Any], now: dict[str, Any], path: Path) -> 
 
 def _source(name: str) -> str:
     """Return what an array of the problem comes from: the log, the policy or the density."""
-    return COMPUTED.get(name, "policy" if name.startswith("action_") else "log")
+    return COMPUTED.get(_base(name), "policy" if name.startswith("action_") else "log")
+
+
+def _base(name: str) -> str:
+    """Return the field behind a name such as target_actions[3]."""
+    return name.partition("[")[0]
 
 
 def _differ_by_rounding(a: dict[str, Any], b: dict[str, Any]) -> bool:

@@ -28,10 +28,12 @@ SCHEMA = "kmifqe.run/2"
 RESULT = "result.json"
 # What rooms above this one make of a finished run.
 SHOWN = ("report.html", "landscape.npz", "trajectories.png", "bandwidth.png")
+RANKING = "ranking.json"
+RANKED = (RANKING, "ranking.html", "ranking.csv", "ranking.tex", "ranking.png")  # of many policies
 DENSITY = (DENSITY_FILE, REPORT_FILE)
 CHECKPOINTS = "checkpoints"  # CHECKPOINTS/estimator/step-*.safetensors, while it runs
 FINISHED = "finished"  # FINISHED/estimator.safetensors, when it is done
-_AT_THE_TOP = (RESULT, *SHOWN, *DENSITY)
+_AT_THE_TOP = (RESULT, *SHOWN, *RANKED, *DENSITY)
 _BELOW = re.compile(rf"{FINISHED}/[^/\0]+\.safetensors|{CHECKPOINTS}/([^/\0]+)/step-\d{{12,}}\.safetensors")
 
 
@@ -152,7 +154,7 @@ class RunFiles:
     def names(self) -> list[str]:
         """Return the names of the run's own files that are there, the result first."""
         there = [name for name in self._names if self.holds(name)]
-        return sorted(there, key=lambda name: (name != RESULT, name))
+        return sorted(there, key=lambda name: (name not in (RESULT, RANKING), name))
 
     def refuse_strangers(self) -> None:
         """Refuse a directory in which somebody else's file has a name that every run writes."""

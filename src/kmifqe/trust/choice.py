@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -90,11 +91,14 @@ def _measured(estimates: Sequence[Estimate], shares: Sequence[float], value: flo
     chance = None
     if all(each is not None for each in chances):
         between = np.average([(each.value - value) ** 2 for each in estimates], weights=shares)
-        means = {
+        means: dict[str, Any] = {
             name: float(np.average([getattr(each, name) for each in chances], weights=shares))
             for name in ("log_std", "first_std", "unsolved", "visited_rows", "negative_visits")
         }
-        chance = ChanceFacts(**means, between_std=float(np.sqrt(between)))
+        each_moves = [each.moves for each in chances if each is not None]
+        alike = len({len(moves) for moves in each_moves}) == 1
+        moves = np.average(each_moves, axis=0, weights=shares) if alike else ()
+        chance = ChanceFacts(**means, between_std=float(np.sqrt(between)), moves=tuple(map(float, moves)))
     # What is judged of single fits, such as their weights, is judged there; the log is the same for all.
     return msgspec.structs.replace(
         found[0],

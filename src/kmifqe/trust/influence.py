@@ -40,6 +40,9 @@ class ChanceFacts(msgspec.Struct, frozen=True, kw_only=True):
     visited_rows: float  # Kish's effective sample size of these ratios, in rows
     negative_visits: float  # share of their absolute sum that is negative, which no visit can be: 0 to 0.5
     between_std: float = 0.0  # of an average over estimators: their standard deviation around it
+    # What each of `chosen_episodes` does to V̂: the squares add up to log_std², and products with the moves of another
+    # policy's V̂ from the same log to their covariance. Empty where the record was made without them.
+    moves: tuple[float, ...] = ()
 
 
 class _Rows(NamedTuple):
@@ -71,21 +74,38 @@ def chance_facts(estimator: Estimator, estimate: Estimate, problem: Problem) -> 
     episodes, chosen = problem.first_states.shape[0], len(seen.chosen)
     share = chosen / episodes * chosen / (chosen - 1)
     total = of_rows + of_first
+    moves = np.sqrt(share) * (total - total.mean())
     return ChanceFacts(
-        log_std=float(np.sqrt(share * np.sum((total - total.mean()) ** 2))),
+        log_std=float(np.sqrt(np.sum(moves**2))),
         first_std=float(np.sqrt(share * np.sum(of_first**2))),
         unsolved=float(of_rows.sum()),
         visited_rows=_effective_rows(ratios) * problem.counts.used / len(ratios),
         negative_visits=float(np.maximum(-ratios, 0.0).sum() / max(np.abs(ratios).sum(), 1e-300)),
+        moves=tuple(float(f"{move:.6g}") for move in moves),  # more digits would only make the record longer
     )
+
+
+def moves_of_mean(values: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    """Return what each of the `chosen` episodes does to the mean of `values`, one a logged episode.
+
+    They go with `ChanceFacts.moves`: squares add up to the variance of the mean over logs, products to covariances.
+    """
+    seen = values[chosen]
+    share = len(chosen) / len(values) * len(chosen) / max(len(chosen) - 1, 1)
+    return np.asarray(np.sqrt(share) * (seen - seen.mean()) / len(chosen))
+
+
+def chosen_episodes(rows: int, episodes: int) -> np.ndarray:
+    """Return the episodes looked at, evenly chosen, of a log with so many usable `rows` and `episodes`."""
+    return np.arange(0, episodes, -(-rows // ROWS))
 
 
 def _chosen_rows(problem: Problem, *, in_sample: bool) -> _Rows:
     n = problem.counts.in_sample if in_sample else problem.counts.used
     episode = np.asarray(problem.episode)[:n]
-    every = -(-n // ROWS)
-    chosen = np.arange(0, problem.first_states.shape[0], every)
+    every = -(-problem.counts.used // ROWS)
     rows = np.flatnonzero(episode % every == 0)
+    chosen = chosen_episodes(problem.counts.used, problem.first_states.shape[0])
     return _Rows(rows, episode[rows] // every, chosen)
 
 

@@ -130,7 +130,10 @@ function wirePrinting() {
 }
 
 const comparison = document.querySelector('[data-chart="comparison"]');
-if (comparison) valuesChart(comparison, document.querySelector('[data-readout="comparison"]'), numbersOf('comparison-numbers'), []);
+if (comparison) {
+  const references = document.getElementById('comparison-references') ? numbersOf('comparison-references') : [];
+  valuesChart(comparison, document.querySelector('[data-readout="comparison"]'), numbersOf('comparison-numbers'), references);
+}
 for (const article of document.querySelectorAll('.run')) wireRun(article);
 wireTheme();
 wireTabs();

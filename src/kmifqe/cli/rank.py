@@ -1,0 +1,239 @@
+"""`kmifqe rank`: its options, and what it prints. `kmifqe.rank` does the work."""
+
+from __future__ import annotations
+
+import glob
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from kmifqe.cli.dataset import Data, MaxEpisodeSteps
+from kmifqe.cli.evaluate import ESTIMATORS, SAVE_SECONDS, Behavior
+from kmifqe.cli.session import Interrupts, check_memory_limit, keep_compiled_programs
+from kmifqe.errors import InputError, printable, shown
+
+EPISODES = 200  # rolled out for a policy's true value, by default
+
+
+def rank(
+    data: Data,
+    policy: Annotated[
+        list[str],
+        typer.Option(
+            help="A policy, as of `kmifqe evaluate`, or a pattern such as 'checkpoints/*.zip' in quotes; repeat.",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Directory for ranking.json, tables and the page; made if missing.", show_default=False
+        ),
+    ] = None,
+    behavior: Behavior = None,
+    gamma: Annotated[float, typer.Option(help="Discount, 0 <= gamma < 1.")] = 0.99,
+    estimator: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--estimator",
+            "-e",
+            help=f"One of {ESTIMATORS}; repeat for several.",
+            show_default="auto",
+        ),
+    ] = None,
+    seeds: Annotated[
+        int, typer.Option(min=2, help="How many networks the policies get that may be the best.")
+    ] = 10,
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            help="Time for training: every policy gets four networks, more are added while time is left.",
+            show_default="no limit",
+        ),
+    ] = None,
+    level: Annotated[float, typer.Option(help="Of all intervals: how often they should hold.")] = 0.95,
+    steps: Annotated[
+        int | None,
+        typer.Option(min=1, help="Training steps of every estimator.", show_default="the preset's"),
+    ] = None,
+    preset: Annotated[str, typer.Option(help="Settings, as of `kmifqe evaluate`.")] = "default",
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", help="Any field of an estimator's config, as of `kmifqe evaluate`.", show_default=False
+        ),
+    ] = None,
+    policy_normalization: Annotated[
+        str | None,
+        typer.Option(help="Statistics the policies' inputs were normalised with (VecNormalize), or 'none'."),
+    ] = None,
+    max_episode_steps: MaxEpisodeSteps = None,
+    truth: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="True values to score the ranking with: a CSV with the columns policy and value, or a JSON object. "
+            "Values are normalised, (1 − gamma) times the discounted return.",
+            show_default=False,
+        ),
+    ] = None,
+    env: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID",
+            help="A Gymnasium id in which every policy is rolled out for its true value.",
+            show_default=False,
+        ),
+    ] = None,
+    env_episodes: Annotated[
+        int, typer.Option(min=2, help="Episodes that --env rolls out for each policy.")
+    ] = EPISODES,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace an earlier run in the directory, finished or not.")
+    ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in the directory; begin if there is none.")
+    ] = False,
+    save_seconds: Annotated[
+        float, typer.Option(min=0, help="Save at most this often, and never for more than 1 % of the time.")
+    ] = SAVE_SECONDS,
+) -> None:
+    """Rank many deterministic policies by their value, judged from one log that another controller collected.
+
+    Example: kmifqe rank log.npz --policy 'checkpoints/*.zip' --behavior logged --out runs/choice
+
+    Prints the ranking and what to do next, and writes ranking.json, ranking.csv, ranking.tex, ranking.png and
+    ranking.html (docs/ranking.md). Policies are compared pair by pair, which tells more than their intervals do.
+    Ctrl-C saves and stops; the same command with --resume goes on.
+    """
+    if truth is not None and env is not None:
+        raise InputError("--truth and --env both say what the policies are worth; give one of them")
+    if resume and out is None:
+        raise InputError("--resume goes on with the run in a directory; give it as --out")
+    policies = expand(policy)
+    check_memory_limit()
+    from kmifqe.ranking import name_policies, rank
+    from kmifqe.report.ranking_terminal import ranking_table, scores_table
+    from kmifqe.report.terminal import TerminalWatch
+    from kmifqe.store import Interrupted
+
+    named = name_policies(policies)
+    truths = None if truth is None else read_truth(truth)
+    console = Console(stderr=True)
+    keep_compiled_programs()
+    interrupts = Interrupts(console)
+    watch = TerminalWatch(console, interrupts.training)
+    if env is not None:
+        truths = _rolled_out(env, named, gamma, env_episodes, policy_normalization, watch)
+    try:
+        with interrupts:
+            ranking = rank(
+                data,
+                named,
+                behavior=behavior,
+                gamma=gamma,
+                estimators=list(dict.fromkeys(estimator or ["auto"])),
+                preset=preset,
+                settings=setting or [],
+                steps=steps,
+                seeds=seeds,
+                minutes=minutes,
+                level=level,
+                policy_normalization=policy_normalization,
+                max_episode_steps=max_episode_steps,
+                truth=truths,
+                out=out,
+                resume=resume,
+                force=force,
+                save_seconds=save_seconds,
+                watch=watch,
+                stop_asked=interrupts.asked,
+                command=sys.argv[1:],
+            )
+    except (Interrupted, KeyboardInterrupt):
+        said = "stopped"
+        if out is not None:
+            said = f"stopped; go on with the same command and --resume ({printable(str(out))})"
+        console.print(escape(said), highlight=False, soft_wrap=True)
+        raise typer.Exit(interrupts.exit_code) from None
+    Console().print(ranking_table(ranking))
+    if ranking.scores:
+        Console().print(scores_table(ranking))
+    for sentence in ranking.advice.sentences:
+        console.print(escape(printable(sentence)), highlight=False, soft_wrap=True)
+    if out is not None:
+        written = ", ".join(str(path) for path in sorted(out.glob("ranking.*")))
+        console.print(f"written: {escape(printable(written))}", highlight=False, soft_wrap=True)
+
+
+def expand(patterns: Sequence[str]) -> list[str]:
+    """Return the files of `patterns`, each pattern's in order; refuse one without a file, and a file named twice.
+
+    What names a file as it is, or is no pattern (module:function), is left as it is.
+    """
+    found: list[str] = []
+    for pattern in patterns:
+        if Path(pattern).exists() or not glob.has_magic(pattern):
+            found.append(pattern)
+            continue
+        files = sorted(glob.glob(pattern, recursive=True))
+        if not files:
+            raise InputError(f"--policy {shown(pattern)}: no file has such a name; expected at least one")
+        found += files
+    seen: dict[str, str] = {}
+    for each in found:
+        place = str(Path(each).resolve()) if Path(each).exists() else each
+        if place in seen:
+            also = "" if seen[place] == each else f" (also as {shown(seen[place])})"
+            raise InputError(f"--policy {shown(each)}: given twice{also}; expected every policy once")
+        seen[place] = each
+    return found
+
+
+def read_truth(path: Path) -> dict[str, float]:
+    """Return the true values in a CSV with the columns policy and value, or in a JSON object of policy and value."""
+    import csv
+
+    from kmifqe.io.files import read_file
+    from kmifqe.io.serialize import from_json
+
+    content = read_file(path)
+    expected = "expected a JSON object of policies and values, or a CSV with the columns policy and value"
+    if content.lstrip()[:1] == b"{":
+        return from_json(content, dict[str, float], name=path)
+    try:
+        rows = list(csv.DictReader(content.decode("utf-8-sig").splitlines()))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path}: is no text ({shown(error)}); {expected}") from error
+    truths: dict[str, float] = {}
+    for line, row in enumerate(rows, 2):
+        name, value = row.get("policy"), row.get("value")
+        try:
+            if name is None or value is None:
+                raise ValueError
+            truths[name] = float(value)
+        except ValueError:
+            raise InputError(f"{path}: line {line} is {shown(dict(row))}; {expected}") from None
+    return truths
+
+
+def _rolled_out(
+    env: str, named: dict[str, Any], gamma: float, episodes: int, normalization: str | None, watch: Any
+) -> dict[str, float]:
+    """Return the normalised value of every policy by rollouts in a Gymnasium task."""
+    from kmifqe.io.policies import load_policy
+    from kmifqe.worlds.gym_truth import measure_truth
+
+    truths = {}
+    for name, policy in named.items():
+        target = load_policy(policy, normalization=normalization)
+        with watch.status(f"rolling out {name} in {env} …"):
+            workers = os.cpu_count() or 1
+            truths[name] = measure_truth(env, target, episodes=episodes, gamma=gamma, workers=workers).value
+    return truths

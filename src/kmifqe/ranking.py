@@ -1,0 +1,421 @@
+"""rank(): from a log and many policies to an order among them, and to how far it can be believed.
+
+The log and the density are read once. Every policy gets a few networks; those that may be the best get more. Networks
+of one seed are alike for all policies, so that policies are compared pair by pair (`trust.ranking`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from kmifqe.api import (
+    SEEDS,
+    Data,
+    PolicyLike,
+    Store,
+    announce,
+    behavior_name,
+    behavior_or_default,
+    examined,
+    find_density,
+    make_estimators,
+    run_policies,
+)
+from kmifqe.errors import InputError, shown
+from kmifqe.estimators import Estimate, Estimator
+from kmifqe.estimators.base import bootstrapped
+from kmifqe.estimators.fit import make_plan
+from kmifqe.estimators.forecast import policies_at_once
+from kmifqe.estimators.registry import DEFAULT
+from kmifqe.estimators.sizing import TYPICAL, size_of
+from kmifqe.io.files import disk_sentence
+from kmifqe.io.logs import load_dataset
+from kmifqe.io.policies import check_policy_fits, load_policy
+from kmifqe.mdp import Problem, Transitions
+from kmifqe.mdp.ask import Behavior, Logged, Policy
+from kmifqe.mdp.policies import Answers, ask_policy, common_box, judged
+from kmifqe.mdp.returns import episode_returns
+from kmifqe.report.ranking import RANKING, RANKING_CSV, RANKING_TEX, Ranking, write_csv, write_tex
+from kmifqe.report.ranking_judged import LoggedController, judged_ranking
+from kmifqe.report.ranking_page import RANKING_FIGURE, RANKING_PAGE, save_ranking_figure, write_ranking_page
+from kmifqe.report.result import Question
+from kmifqe.report.watch import Watch, default_watch
+from kmifqe.store import RunDirectory, open_run
+from kmifqe.store.checkpoints import SAVE_SECONDS
+from kmifqe.store.identity import digests, fingerprint, joint_fingerprint
+from kmifqe.trust.influence import chosen_episodes, moves_of_mean
+from kmifqe.trust.interval import LEVEL, check_level
+from kmifqe.trust.ranking import combined, joint, p_best, value_draws
+from kmifqe.trust.verdict import judge_run
+
+ROUGH = 4  # networks that every policy gets: as many as the log's part of an interval is read from
+CONTENDER = 0.05  # chance to be the best, by the rough values, from which on a policy gets all networks
+
+
+def rank(
+    data: Data,
+    policies: Sequence[PolicyLike] | Mapping[str, PolicyLike],
+    *,
+    behavior: Behavior | Logged | str | None = None,
+    gamma: float = 0.99,
+    estimators: Sequence[str | Estimator] = ("auto",),
+    preset: str = DEFAULT,
+    settings: Sequence[str] = (),
+    steps: int | None = None,
+    seeds: int | Sequence[int] = SEEDS,
+    rough: int = ROUGH,
+    minutes: float | None = None,
+    level: float = LEVEL,
+    policy_normalization: str | None = None,
+    max_episode_steps: int | None = None,
+    truth: Mapping[str, float] | None = None,
+    out: str | PathLike[str] | None = None,
+    resume: bool = False,
+    force: bool = False,
+    save_seconds: float = SAVE_SECONDS,
+    watch: Watch | None = None,
+    stop_asked: Callable[[], bool] = lambda: False,
+    command: Sequence[str] = (),
+) -> Ranking:
+    """Return which of many deterministic policies is worth most, judged from one log, and how sure that is.
+
+    Args:
+        data: the log, as of `evaluate`.
+        policies: what `evaluate` takes as a policy, at least two of them; a mapping gives them names, otherwise files
+            are called by their file names.
+        behavior: the density of the controller that made the log, as of `evaluate`.
+        gamma: the discount, 0 <= gamma < 1.
+        estimators: names of the registry, or estimators made by hand; by default those that "auto" averages.
+        preset: the settings that named estimators start from, as of `evaluate`.
+        settings: changes to them.
+        steps: training steps of every estimator; by default the preset's.
+        seeds: how many networks the policies get that may be the best, or their seeds.
+        rough: how many of them every policy gets first, at least 2; by default 4.
+        minutes: for the training of all networks. Every policy gets its first networks; how many follow for those
+            that may be the best depends on the time that is left. By default there is no limit.
+        level: how often an interval should hold the truth, between 0 and 1.
+        policy_normalization: statistics that the policies' inputs were normalised with (VecNormalize), or "none".
+        max_episode_steps: cut longer episodes of the log into pieces of this length.
+        truth: the true normalised value of every policy by its name, where it is known: the ranking is then scored.
+        out: a run directory for ranking.json, tables, page and snapshots; None keeps nothing.
+        resume: go on with the run in `out`.
+        force: replace an earlier run in `out`.
+        save_seconds: the least time between two snapshots.
+        watch: hears sentences and progress; by default they are shown where stderr is a terminal, or in a notebook.
+        stop_asked: asked between blocks of steps; True saves and raises `store.Interrupted`.
+        command: the command line that asks, for the record.
+    """
+    watch = default_watch() if watch is None else watch
+    check_level(level)
+    named = name_policies(policies)
+    make = partial(make_estimators, tuple(estimators), preset, settings, steps)
+    made = make(behavior, TYPICAL)  # refuses wrong names and settings before anything is read
+    all_seeds = tuple(range(seeds)) if isinstance(seeds, int) else tuple(int(seed) for seed in seeds)
+    if not min(rough, len(all_seeds)) >= 2:
+        raise InputError(
+            f"there are {len(all_seeds)} seeds, {rough} of them at first; expected at least 2: without a spread over "
+            "networks nothing can be told apart"
+        )
+    if minutes is not None and not minutes > 0:
+        raise InputError(f"minutes is {minutes}; expected a positive number")
+    _check_truth(truth, named)
+    with ExitStack() as stack:
+        run: RunDirectory | None = None
+        if out is not None:
+            open_ = open_run(
+                Path(out),
+                {},
+                resume=resume,
+                force=force,
+                save_seconds=save_seconds,
+                stop_asked=stop_asked,
+                warn=watch.warn,
+            )
+            run = stack.enter_context(open_)
+        targets = [load_policy(each, normalization=policy_normalization) for each in named.values()]
+        log = (
+            data
+            if isinstance(data, Transitions)
+            else load_dataset(str(data), max_episode_steps=max_episode_steps)
+        )
+        for name, target in zip(named, targets):
+            with _naming(name):
+                check_policy_fits(target, log.state_dim, log.action_dim)
+        for note in log.notes:
+            watch.note(note)
+        behavior = behavior_or_default(behavior, made, log, watch)
+        density, fit_report = find_density(behavior, made, log, targets[0], policy_normalization, run, watch)
+        case = _build(log, list(named), targets, density, gamma, watch)
+        made = make(behavior, size_of(case.problem))
+        question = Question.about(
+            case.problem,
+            data=log.name if isinstance(data, Transitions) else str(data),
+            policy=f"{len(named)} policies",
+            behavior=behavior_name(behavior),
+            notes=log.notes,
+        )
+        del log
+        announce(case.problem, watch)
+        networks = _Networks(case, made, steps, run, watch)
+        estimates = _allocate(networks, all_seeds, rough, minutes, watch)
+        ranking = judged_ranking(
+            case.names,
+            estimates,
+            _logged_controller(case, all_seeds),
+            question,
+            level=level,
+            files=[str(each) if isinstance(each, str | PathLike) else "" for each in named.values()],
+            truth=truth,
+            command=command,
+            digests=digests(networks.data[0]),
+            behavior_fit=fit_report,
+        )
+        if run is not None:
+            store_ranking(ranking, run, watch)
+        return ranking
+
+
+def name_policies(policies: Sequence[PolicyLike] | Mapping[str, PolicyLike]) -> dict[str, PolicyLike]:
+    """Return the policies by name: files by their file names, with as much of the path as tells them apart."""
+    if isinstance(policies, Mapping):
+        named = dict(policies)
+    else:
+        if isinstance(policies, str):
+            raise InputError(f"policies is the text {shown(policies)}; expected a list of policies")
+        files = [
+            str(each) if isinstance(each, str | PathLike) else getattr(each, "name", "") or f"policy {i + 1}"
+            for i, each in enumerate(policies)
+        ]
+        twice = sorted({file for file in files if files.count(file) > 1})
+        if twice:
+            raise InputError(f"the policy {shown(twice[0])} was given twice; expected each once")
+        named = dict(zip(_short_names(files), policies))
+    if len(named) < 2:
+        raise InputError(
+            f"{len(named)} {'policy was' if len(named) == 1 else 'policies were'} given; expected at least two to "
+            "rank (`kmifqe evaluate` judges one)"
+        )
+    return named
+
+
+def _short_names(files: Sequence[str]) -> list[str]:
+    """Return the shortest ends of paths that differ: file names, or with the folders above them."""
+    parts = [Path(file).parts or (file,) for file in files]
+    for depth in range(1, max(map(len, parts), default=0) + 1):
+        names = ["/".join(each[-depth:]) for each in parts]
+        if len(set(names)) == len(names):
+            return names
+    return list(files)
+
+
+def _check_truth(truth: Mapping[str, float] | None, named: Mapping[str, object]) -> None:
+    missing = [] if truth is None else [name for name in named if name not in truth]
+    if missing:
+        raise InputError(
+            f"truth lacks the policy {shown(missing[0])}; expected a value for each of {', '.join(map(shown, named))}"
+        )
+
+
+class _naming:
+    """Puts the policy's name before an InputError that is raised inside."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, InputError) and self._name not in str(error):
+            raise InputError(f"{self._name}: {error}") from error
+
+
+@dataclass(frozen=True)
+class Case:
+    """One log and many policies: what is shared, and what each policy says."""
+
+    problem: Problem  # of the first policy, in the box that holds all policies' actions
+    names: tuple[str, ...]
+    answers: tuple[Answers, ...]
+    returns: np.ndarray  # (episodes,): normalised returns of the logged episodes
+
+
+def _build(
+    log: Transitions,
+    names: Sequence[str],
+    targets: Sequence[Policy],
+    density: Behavior | Logged | None,
+    gamma: float,
+    watch: Watch,
+) -> Case:
+    problem = Problem.build(log, targets[0], density, gamma)
+    low, high, differ = common_box(log, targets)
+    if differ:
+        watch.note(
+            "the policies differ in their action bounds; all are judged in the box that holds every one of them"
+        )
+    problem = replace(
+        problem, action_low=jnp.asarray(low, jnp.float32), action_high=jnp.asarray(high, jnp.float32)
+    )
+    answers = []
+    for name, target in zip(names, targets):
+        with _naming(name):
+            answers.append(ask_policy(log, target, density))
+    return Case(problem, tuple(names), tuple(answers), episode_returns(log, gamma))
+
+
+class _Networks:
+    """Trains networks of a case's policies, and keeps them in a run directory if there is one."""
+
+    def __init__(
+        self,
+        case: Case,
+        estimators: Sequence[Estimator],
+        steps: int | None,
+        run: RunDirectory | None,
+        watch: Watch,
+    ) -> None:
+        self.case, self.estimators, self.watch = case, estimators, watch
+        self._steps, self._run = steps, run
+        first = fingerprint(judged(case.problem, case.answers[0]))
+        others = [fingerprint(judged(case.problem, each), first) for each in case.answers[1:]]
+        self.data = [first, *others]  # of every policy
+        if run is not None:
+            run.begin_ranking()
+
+    def train(self, policies: Sequence[int], seeds: tuple[int, ...]) -> dict[int, dict[str, Estimate]]:
+        """Return the estimates of `policies` by networks of these `seeds`, by policy and estimator."""
+        found: dict[int, dict[str, Estimate]] = {policy: {} for policy in policies}
+        label = f"networks-{seeds[0]}-{seeds[-1]}"
+        for estimator in self.estimators:
+            plan = make_plan(estimator, self.case.problem, seeds=seeds, steps=self._steps, bootstrap=True)
+            size = policies_at_once(estimator, self.case.problem, plan, len(policies))
+            for start in range(0, len(policies), size):
+                turn = list(policies[start : start + size])
+                self.watch.say(
+                    f"{estimator.name}: {len(seeds)} networks each of "
+                    f"{', '.join(self.case.names[policy] for policy in turn)}"
+                )
+                estimates = run_policies(
+                    self.case.problem,
+                    [self.case.answers[policy] for policy in turn],
+                    estimator,
+                    plan,
+                    size=size,
+                    stores=[self._store(f"{label}.policy-{policy}", [policy]) for policy in turn],
+                    together=lambda positions, turn=turn: self._store(  # type: ignore[misc]
+                        f"{label}.policies-{turn[positions[0]]}-{turn[positions[-1]]}",
+                        [turn[position] for position in positions],
+                    ),
+                    watch=self.watch,
+                    examine=partial(examined, None),
+                )
+                for policy, estimate in zip(turn, estimates, strict=True):
+                    found[policy][estimator.name] = estimate
+        return found
+
+    def _store(self, name: str, policies: Sequence[int]) -> Any:
+        if self._run is None:
+            return Store()
+        data = [self.data[policy] for policy in policies]
+        return self._run.part(name, data[0] if len(data) == 1 else joint_fingerprint(data))
+
+
+def _allocate(
+    networks: _Networks, seeds: tuple[int, ...], rough: int, minutes: float | None, watch: Watch
+) -> list[dict[str, Estimate]]:
+    """Return the estimates of every policy: of a few networks for all, of all networks for those that may be best.
+
+    What was decided follows from stored estimates alone, so that a run that is resumed decides alike.
+    """
+    everyone = range(len(networks.case.names))
+    first = networks.train(everyone, seeds[:rough])
+    estimates = [first[policy] for policy in everyone]
+    rest = seeds[rough:]
+    if not rest:
+        return estimates
+    contenders = _contenders(estimates)
+    spent = sum(each.seconds for policy in estimates for each in policy.values())
+    if minutes is not None:
+        a_network = spent / (len(estimates) * rough)
+        affordable = int((60.0 * minutes - spent) / max(a_network * len(contenders), 1e-9))
+        if affordable < len(rest):
+            watch.say(f"{minutes:g} minutes leave room for {max(affordable, 0)} more networks a policy")
+            rest = rest[: max(affordable, 0)]
+    if not contenders or not rest:
+        return estimates
+    watch.say(
+        f"{len(rest)} more networks for those that may be the best: "
+        f"{', '.join(networks.case.names[policy] for policy in contenders)}"
+    )
+    more = networks.train(contenders, rest)
+    for policy, own in more.items():
+        estimates[policy] = {name: joined(estimates[policy][name], own[name]) for name in own}
+    return estimates
+
+
+def _contenders(estimates: Sequence[Mapping[str, Estimate]]) -> list[int]:
+    """Return the policies that may be the best by their rough values; at least two where two can be ranked."""
+    values = combined(estimates, [judge_run(list(each.values())) for each in estimates])
+    sound = [i for i, each in enumerate(values) if each.is_ranked]
+    if len(sound) < 2:
+        return sound
+    episodes = next(iter(estimates[0].values())).episodes
+    chances = p_best(value_draws(joint([values[i] for i in sound], episodes)))
+    order = np.argsort(-chances, kind="stable")
+    chosen = [sound[i] for place, i in enumerate(order) if place < 2 or chances[i] >= CONTENDER]
+    return sorted(chosen)
+
+
+def joined(first: Estimate, more: Estimate) -> Estimate:
+    """Return one estimate of the networks of two fits with the same plan and other seeds.
+
+    What was measured of the first one's networks stands for all: the log's part is read off a few of them anyway.
+    """
+    return replace(
+        first,
+        seeds=(*first.seeds, *more.seeds),
+        values=np.concatenate([first.values, more.values]),
+        trajectory=np.concatenate([first.trajectory, more.trajectory], axis=1),
+        infos={name: np.concatenate([first.infos[name], more.infos[name]], axis=1) for name in first.infos},
+        seconds=first.seconds + more.seconds,
+    )
+
+
+def _logged_controller(case: Case, seeds: Sequence[int]) -> LoggedController:
+    """Return what the logged episodes say of their controller, also by each network's weights of them."""
+    keys = jnp.stack([jax.random.key(seed) for seed in seeds])
+    weights = np.asarray(bootstrapped(case.problem, keys).episode_weights, np.float64)
+    values = weights @ case.returns / weights.sum(axis=1)
+    chosen = chosen_episodes(case.problem.counts.used, len(case.returns))
+    return LoggedController(case.returns, values, moves_of_mean(case.returns, chosen))
+
+
+def store_ranking(ranking: Ranking, run: RunDirectory, watch: Watch) -> None:
+    """Write ranking.json into the directory of `run`, and then the tables, the figure and the page.
+
+    The ranking is what the run was for: where a picture of it cannot be made, `watch` hears a warning.
+    """
+    with disk_sentence(run.path):
+        ranking.save(run.file(RANKING).parent)
+    makers: dict[str, Callable[[Ranking, Path], object]] = {
+        RANKING_CSV: write_csv,
+        RANKING_TEX: write_tex,
+        RANKING_FIGURE: save_ranking_figure,
+        RANKING_PAGE: write_ranking_page,
+    }
+    for name, make in makers.items():
+        try:
+            make(ranking, run.file(name))
+        except Exception as error:  # fonts, styles, a full disk: none of them may cost the result
+            watch.warn(f"{run.path}: {name} could not be made ({shown(error) or type(error).__name__})")

@@ -1,0 +1,150 @@
+"""`kmifqe.rank`: one log, many policies, the same ranking however often it was stopped."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from estimators.small import logged, lqr_problem, make_world, quick
+from kmifqe import Ranking, rank
+from kmifqe.errors import InputError
+from kmifqe.estimators import fit
+from kmifqe.io.serialize import plain
+from kmifqe.ranking import joined, name_policies
+from kmifqe.store import Interrupted
+
+GAINS = {"far.zip": -0.6, "near.zip": 0.3, "middle.zip": 0.0}
+GAMMA = 0.8
+QUICK = {
+    "seeds": 4,
+    "rough": 2,
+    "steps": 1500,
+    "gamma": GAMMA,
+    "estimators": [quick("fqe", decay_steps=1500)],
+}
+
+
+def policies() -> dict:
+    return {name: (lambda states, gain=gain: -gain * states) for name, gain in GAINS.items()}
+
+
+def truths() -> dict[str, float]:
+    world = make_world(GAMMA)
+    first = logged(GAMMA)[1].states[logged(GAMMA)[1].first_rows]
+    return {name: replace(world, gain=np.array([[gain]])).value_from(first) for name, gain in GAINS.items()}
+
+
+@pytest.fixture(scope="module")
+def ranking() -> Ranking:
+    return rank(logged(GAMMA)[1], policies(), truth=truths(), **QUICK)
+
+
+def without_time(ranking: Ranking) -> dict:
+    return {name: value for name, value in plain(ranking).items() if name != "provenance"}
+
+
+def test_policies_come_in_the_order_of_their_true_values(ranking) -> None:
+    true = truths()
+    by_truth = sorted(true, key=lambda name: -true[name])
+    assert [each.policy for each in ranking.policies if each.verdict != "do not use"] == [
+        name for name in by_truth if name in {each.policy for each in ranking.ranking}
+    ]
+    assert ranking.scores["fqe"].rank_correlation.value == pytest.approx(1.0)
+    assert ranking.scores["fqe"].regret_1.value == 0.0
+
+
+def test_contenders_get_all_networks_and_the_others_the_first_of_them(ranking) -> None:
+    networks = {each.policy: each.networks for each in ranking.policies}
+    assert networks["near.zip"] == 4
+    assert set(networks.values()) <= {2, 4}
+    assert all(len(each.estimates["fqe"].networks) == each.networks for each in ranking.policies)
+
+
+def test_a_stopped_ranking_goes_on_to_the_same_end(ranking, tmp_path) -> None:
+    """Stopped again and again: in a fit, between fits, among the first networks and among the later ones."""
+    asked = 0
+
+    def stops_now() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > 60 and asked % 60 < 3
+
+    stopped = 0
+    options = {"out": tmp_path / "run", "resume": True, "save_seconds": 0.0, "truth": truths(), **QUICK}
+    for _ in range(40):
+        try:
+            again = rank(logged(GAMMA)[1], policies(), stop_asked=stops_now, **options)
+            break
+        except Interrupted:
+            stopped += 1
+    assert stopped > 2
+    np.testing.assert_allclose(
+        [each.value for each in again.policies], [each.value for each in ranking.policies], rtol=1e-6
+    )
+    assert [each.policy for each in again.policies] == [each.policy for each in ranking.policies]
+    assert without_time(Ranking.load(tmp_path / "run")) == without_time(again)
+    written = {path.name for path in (tmp_path / "run").iterdir()}
+    assert {"ranking.json", "ranking.csv", "ranking.tex", "ranking.png", "ranking.html"} <= written
+    assert not (tmp_path / "run" / "checkpoints").exists()
+    once_more = rank(logged(GAMMA)[1], policies(), **options)  # nothing is left to be done
+    assert without_time(once_more) == without_time(again)
+    others = policies() | {"near.zip": lambda states: 0.1 * states}
+    with pytest.raises(InputError, match="other data"):
+        rank(logged(GAMMA)[1], others, **options)
+
+
+def test_time_that_is_left_decides_how_many_networks_follow(tmp_path) -> None:
+    hurried = rank(logged(GAMMA)[1], policies(), minutes=1e-6, **QUICK)
+    assert {each.networks for each in hurried.policies} == {2}
+
+
+def test_joined_networks_are_those_of_both() -> None:
+
+    problem = lqr_problem()[0]
+    first, more = (fit(quick("fqe"), problem, seeds=s, steps=20, record_every=10) for s in ([0, 1], [2]))
+    both = joined(first, more)
+    assert both.seeds == (0, 1, 2)
+    np.testing.assert_array_equal(both.values, [*first.values, *more.values])
+    assert both.trajectory.shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (["a/x.zip", "b/y.zip"], ["x.zip", "y.zip"]),
+        (["a/x.zip", "b/x.zip"], ["a/x.zip", "b/x.zip"]),
+        ({"one": "a/x.zip", "two": "a/x.zip"}, ["one", "two"]),
+    ],
+)
+def test_policies_are_called_by_as_much_of_their_path_as_tells_them_apart(given, named) -> None:
+    assert list(name_policies(given)) == named
+
+
+@pytest.mark.parametrize(
+    ("given", "fragment"),
+    [
+        (["a.zip", "a.zip"], "given twice"),
+        (["a.zip"], "expected at least two"),
+        ([], "expected at least two"),
+        ("a.zip", "expected a list"),
+    ],
+)
+def test_what_cannot_be_ranked_is_refused(given, fragment) -> None:
+    with pytest.raises(InputError, match=fragment):
+        name_policies(given)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fragment"),
+    [
+        ({"seeds": 1}, "expected at least 2"),
+        ({"minutes": 0.0}, "minutes is 0.0"),
+        ({"truth": {"near.zip": 1.0}}, "truth lacks the policy far.zip"),
+        ({"level": 2.0}, "level is 2.0"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused_before_anything_is_read(changes, fragment) -> None:
+    with pytest.raises(InputError, match=fragment):
+        rank("no such log", policies(), **(QUICK | changes))
