@@ -144,7 +144,7 @@ def evaluate(
         for note in notes:
             watch.note(note)
         density, fit_report = _density(behavior, made, log, target, policy_normalization, run, watch)
-        problem = Problem.build(log, target, density, gamma)
+        problem = Problem.build(log, target, density, gamma, trajectories=follow_episodes(made))
         made = make(size_of(problem))
         question = Question.about(
             problem,
@@ -333,6 +333,12 @@ def _make_estimators(
     check_settings([each for each in asked if isinstance(each, str)], settings)
     settings = [*_density_settings(behavior), *settings]
     return [make_estimator(e, preset, settings, steps, size) if isinstance(e, str) else e for e in asked]
+
+
+def follow_episodes(estimators: Sequence[Estimator]) -> bool:
+    """Return whether one of the `estimators` follows episodes, which a problem must then be laid out for."""
+    known = (find_entry(estimator.name) for estimator in estimators)
+    return any(entry.needs_trajectories for entry in known if entry is not None)
 
 
 def _density_settings(behavior: object) -> list[str]:

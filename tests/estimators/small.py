@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kmifqe.estimators import Estimate, Estimator, entry_named, fit
+from kmifqe.estimators import Estimate, Estimator, entries, entry_named, fit
 from kmifqe.estimators.fit import _init
 from kmifqe.estimators.kmifqe.algorithm import KMIFQEState
 from kmifqe.mdp.problem import Problem
@@ -173,6 +173,10 @@ QUICK: dict[str, dict[str, Any]] = {
         "stages": (1_000, 2_000, 7_000),
     },
 }
+
+
+# Estimators that train; the others answer in one step and have tests of their own.
+TRAINED = [entry.name for entry in entries() if not entry.make(entry.config).at_once]
 
 
 def quick(name: str, **settings: Any) -> Estimator:

@@ -101,6 +101,8 @@ class Estimator(NamedTuple):
     check_steps: Callable[[int], None] | None = (
         None  # refuses a number of steps that the config does not suit
     )
+    at_once: bool = False  # it needs no training: one step answers, however many are asked for
+    uses_density: bool = False  # it weights logged actions by their density; with a `kernel` always
 
 
 def state_of_seed(states: State, position: int) -> State:

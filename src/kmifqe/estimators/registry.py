@@ -27,7 +27,12 @@ PRESETS = {
     "d4rl-fast": 100_000,
 }
 GROUP = "kmifqe.estimators"  # the entry-point group of estimators that other packages bring
-BUILT_IN = ("kmifqe.estimators.kmifqe", "kmifqe.estimators.fqe", "kmifqe.estimators.sr_dice")  # with ENTRIES
+BUILT_IN = (  # modules with ENTRIES
+    "kmifqe.estimators.kmifqe",
+    "kmifqe.estimators.fqe",
+    "kmifqe.estimators.sr_dice",
+    "kmifqe.estimators.importance_sampling",
+)
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,9 @@ class EstimatorEntry:
     needs_density: bool  # whether it weights rows by the behaviour density
     summary: str  # one line for --help
     page: str  # of the documentation, from the project's root
+    needs_trajectories: bool = False  # whether it follows episodes step by step
+    use_when: str = ""  # one sentence without its full stop, for `kmifqe estimators`
+    avoid_when: str = ""  # the same
     # Preset, and the steps of the fit (None: as many as the preset says) -> the config fields that change.
     at_preset: Callable[[str, int | None], dict[str, Any]] = lambda preset, steps: {}
     steps_at: Callable[[str], int] | None = None  # preset -> steps; None: the estimator's `default_steps`
