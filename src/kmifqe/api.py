@@ -20,12 +20,12 @@ from kmifqe.errors import InputError, shown
 from kmifqe.estimators import Estimate, Estimator, Progress, fit, make_estimator
 from kmifqe.estimators.fit import Checkpoints, Plan, make_plan
 from kmifqe.estimators.forecast import placed, with_fallback
-from kmifqe.estimators.registry import DEFAULT, check_settings, find_entry
+from kmifqe.estimators.registry import DEFAULT, check_settings, entries, find_entry
 from kmifqe.estimators.sizing import TYPICAL, ProblemSize, size_of
 from kmifqe.io.files import disk_sentence
 from kmifqe.io.format import size
 from kmifqe.io.logs import load_dataset
-from kmifqe.io.policies import check_policy_fits, load_policy
+from kmifqe.io.policies import check_policy_fits, load_policy, load_stochastic_policy
 from kmifqe.mdp import Problem, Transitions
 from kmifqe.mdp.ask import Behavior, Logged, Policy, action_box
 from kmifqe.report.figures import save_figures
@@ -40,6 +40,8 @@ from kmifqe.trust.interval import LEVEL, check_level
 from kmifqe.trust.landscape import LANDSCAPE, keep_landscape
 
 SEEDS = 10
+DRAWS = 8  # actions of a stochastic target at every state, over which expectations are taken
+DRAWN = f"the target draws its actions; expectations are taken over {DRAWS} draws at every state"
 TIMED_STEPS = 20_000  # a shorter run is over before its time is forecast
 Data = Transitions | str | PathLike[str]
 PolicyLike = Policy | Callable[..., Any] | str | PathLike[str]
@@ -77,6 +79,7 @@ def evaluate(
     seeds: int | Sequence[int] = SEEDS,
     bootstrap: bool = True,
     level: float = LEVEL,
+    stochastic: bool = False,
     policy_normalization: str | None = None,
     max_episode_steps: int | None = None,
     out: str | PathLike[str] | None = None,
@@ -88,7 +91,7 @@ def evaluate(
     stop_asked: Callable[[], bool] = lambda: False,
     command: Sequence[str] = (),
 ) -> Result:
-    """Return what a deterministic policy is worth, judged from a log, with an interval and a verdict.
+    """Return what a policy is worth, judged from a log, with an interval and a verdict.
 
     Args:
         data: the log: `Transitions`, or what `load_dataset` reads (a file, a directory, a Minari id).
@@ -104,6 +107,8 @@ def evaluate(
         seeds: how many networks are trained side by side, or the seeds themselves.
         bootstrap: whether every network weights the log's episodes in its own way, which an interval needs.
         level: how often the interval should hold the truth, between 0 and 1.
+        stochastic: whether the policy's own distribution is judged, from which it draws its actions; by default
+            its deterministic action is (docs/policies.md).
         policy_normalization: statistics that the policy's inputs were normalised with (VecNormalize), or "none".
         max_episode_steps: cut longer episodes of the log into pieces of this length.
         out: a run directory for result.json, report.html, figures and snapshots; None keeps nothing.
@@ -120,6 +125,7 @@ def evaluate(
     check_level(level)
     make = partial(_make_estimators, estimators, preset, settings, steps, behavior)
     made = make(TYPICAL)  # refuses wrong names and settings before anything is read
+    _check_targets(made, stochastic)
     with ExitStack() as stack:
         run: RunDirectory | None = None
         if out is not None:
@@ -133,18 +139,21 @@ def evaluate(
                 warn=watch.warn,
             )
             run = stack.enter_context(open_)
-        target = load_policy(policy, normalization=policy_normalization)
+        load = load_stochastic_policy if stochastic else load_policy
+        target = load(policy, normalization=policy_normalization)
         log = (
             data
             if isinstance(data, Transitions)
             else load_dataset(str(data), max_episode_steps=max_episode_steps)
         )
         check_policy_fits(target, log.state_dim, log.action_dim)
-        notes = (*log.notes, *action_box(log, target)[2])
+        notes = (*log.notes, *action_box(log, target)[2], *[DRAWN] * stochastic)
         for note in notes:
             watch.note(note)
         density, fit_report = _density(behavior, made, log, target, policy_normalization, run, watch)
-        problem = Problem.build(log, target, density, gamma, trajectories=follow_episodes(made))
+        problem = Problem.build(
+            log, target, density, gamma, trajectories=follow_episodes(made), draws=DRAWS if stochastic else 0
+        )
         made = make(size_of(problem))
         question = Question.about(
             problem,
@@ -335,6 +344,23 @@ def _make_estimators(
     return [make_estimator(e, preset, settings, steps, size) if isinstance(e, str) else e for e in asked]
 
 
+def _check_targets(estimators: Sequence[Estimator], stochastic: bool) -> None:
+    """Refuse an estimator that cannot judge the kind of target that is asked about."""
+    kind, other = ("stochastic", "deterministic") if stochastic else ("deterministic", "stochastic")
+    for estimator in estimators:
+        entry = find_entry(estimator.name)
+        if entry is not None and entry.targets == other:
+            fitting = [each.name for each in entries() if each.targets in (kind, "both")]
+            flag = (
+                "without --stochastic (stochastic=True)"
+                if stochastic
+                else "with --stochastic (stochastic=True)"
+            )
+            raise InputError(
+                f"{estimator.name} judges {other} targets only; use it {flag}, or one of {', '.join(fitting)}"
+            )
+
+
 def follow_episodes(estimators: Sequence[Estimator]) -> bool:
     """Return whether one of the `estimators` follows episodes, which a problem must then be laid out for."""
     known = (find_entry(estimator.name) for estimator in estimators)
@@ -437,6 +463,7 @@ class Options(TypedDict, total=False):
     seeds: int | list[int]
     bootstrap: bool
     level: float
+    stochastic: bool
     policy_normalization: str | None
     max_episode_steps: int | None
     save_seconds: float

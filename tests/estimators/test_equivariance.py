@@ -54,7 +54,7 @@ def test_the_estimators_that_are_not_equivariant_are_the_papers_own_and_sums_of_
     """Weights that do not add up to 1 multiply a constant reward by their sum."""
     assert {entry.name for entry in entries()} - set(EQUIVARIANT) == {
         *("kmifqe-paper", "kmifqe-identity", "fqe-paper"),
-        *("is", "pdis", "incris"),
+        *("is", "pdis", "incris", "in-sample"),
     }
     assert entry_named("fqe").config.units == entry_named("kmifqe").config.units == "returns"
 

@@ -56,7 +56,7 @@ def evaluate(
         typer.Option(
             help="Who collected the log: gaussian:POLICY:STD (STD in half action ranges, actions logged as "
             "drawn; :UNIFORM_SHARE may follow), logged (densities in DATA), fit (learn it from DATA), a fitted "
-            "FILE.safetensors, or module:function. Not needed for fqe and sr-dice.",
+            "FILE.safetensors, or module:function. Not needed for fqe, sr-dice and the like.",
             show_default=False,
         ),
     ] = None,
@@ -101,6 +101,13 @@ def evaluate(
             show_default=False,
         ),
     ] = None,
+    stochastic: Annotated[
+        bool,
+        typer.Option(
+            "--stochastic",
+            help="Judge the policy with the noise it draws its actions with (SAC, PPO and the like), not its mean.",
+        ),
+    ] = False,
     policy_normalization: Annotated[
         str | None,
         typer.Option(help="Statistics the policy's inputs were normalised with (VecNormalize), or 'none'."),
@@ -118,7 +125,7 @@ def evaluate(
         typer.Option(min=0, help="Save at most this often, and never for more than 1 % of the time."),
     ] = SAVE_SECONDS,
 ) -> None:
-    """Estimate what a deterministic policy is worth from a log that another controller collected.
+    """Estimate what a policy is worth from a log that another controller collected.
 
     Example: kmifqe evaluate log.npz --policy actor.npz --behavior logged --gamma 0.95 --out runs/first
 
@@ -135,6 +142,7 @@ def evaluate(
         "seeds": seeds,
         "bootstrap": bootstrap,
         "level": level,
+        "stochastic": stochastic,
         "steps": steps,
         "preset": preset,
         "settings": setting or [],

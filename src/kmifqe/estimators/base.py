@@ -246,6 +246,30 @@ def input_units(problem: Problem, inputs: str) -> tuple[Float[Array, " q+d"], Fl
     return jnp.concatenate([problem.state_mean, middle]), jnp.concatenate([problem.state_std, half])
 
 
+def over_target(
+    f: Callable[[Array, Array], Float[Array, " n *columns"]], problem: Problem, rows: Array
+) -> Float[Array, " n *columns"]:
+    """Return f(s', a') of `rows` with a' the target's action; the mean over its draws where it is stochastic."""
+    if problem.target_samples is None:
+        return f(problem.next_states[rows], problem.target_actions[rows])
+    return _over_draws(f, problem.next_states[rows], problem.target_samples[rows])
+
+
+def over_first(
+    f: Callable[[Array, Array], Float[Array, " n *columns"]], problem: Problem, episodes: Array | slice
+) -> Float[Array, " n *columns"]:
+    """Return f(s₀, a) of `episodes` with a the target's action, as `over_target` does."""
+    if problem.first_samples is None:
+        return f(problem.first_states[episodes], problem.first_actions[episodes])
+    return _over_draws(f, problem.first_states[episodes], problem.first_samples[episodes])
+
+
+def _over_draws(f: Callable[[Array, Array], Array], states: Array, samples: Array) -> Array:
+    n, draws, d = samples.shape
+    each = f(jnp.repeat(states, draws, axis=0), samples.reshape(n * draws, d))
+    return jnp.mean(each.reshape(n, draws, *each.shape[1:]), axis=1)
+
+
 def standardized(problem: Problem, states: Float[Array, "... q"]) -> Float[Array, "... q"]:
     """Return states less the log's mean, in the log's standard deviations."""
     return (states - problem.state_mean) / problem.state_std

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib import import_module, metadata
-from typing import Any
+from typing import Any, Literal
 
 from kmifqe.errors import InputError
 from kmifqe.estimators.base import Estimator
@@ -31,6 +31,7 @@ BUILT_IN = (  # modules with ENTRIES
     "kmifqe.estimators.kmifqe",
     "kmifqe.estimators.fqe",
     "kmifqe.estimators.sr_dice",
+    "kmifqe.estimators.in_sample",
     "kmifqe.estimators.importance_sampling",
 )
 
@@ -55,6 +56,7 @@ class EstimatorEntry:
     summary: str  # one line for --help
     page: str  # of the documentation, from the project's root
     needs_trajectories: bool = False  # whether it follows episodes step by step
+    targets: Literal["both", "deterministic", "stochastic"] = "both"  # that it can judge
     use_when: str = ""  # one sentence without its full stop, for `kmifqe estimators`
     avoid_when: str = ""  # the same
     # Preset, and the steps of the fit (None: as many as the preset says) -> the config fields that change.

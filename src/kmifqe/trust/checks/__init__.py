@@ -12,7 +12,7 @@ import msgspec
 
 from kmifqe.estimators.base import Estimate, Estimator
 from kmifqe.mdp.problem import Problem
-from kmifqe.trust.checks import episodes, log, overlap, training, weights
+from kmifqe.trust.checks import log, overlap, ratios, training, weights
 from kmifqe.trust.checks.base import Check
 from kmifqe.trust.checks.log import LogFacts
 from kmifqe.trust.checks.overlap import DensityFacts, OverlapFacts
@@ -82,7 +82,7 @@ def checks_of(estimate: Estimate, half_width: float | None = None) -> tuple[Chec
         checks += training.consistency_checks(found.td, found.start, found.chance, half_width)
         checks += log.log_checks(found.log, estimate.gamma, found.uses_density)
         checks += overlap.overlap_checks(found.overlap, found.density, found.uses_density)
-        checks += episodes.episode_checks(estimate)
+        checks += ratios.ratio_checks(estimate, found.log.rows.in_sample)
         if found.uses_density:
             checks += weights.weight_checks(estimate, found.weights, found.kernel, half_width)
     return tuple(msgspec.structs.replace(check, estimator=estimate.estimator) for check in checks)

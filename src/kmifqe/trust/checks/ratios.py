@@ -1,4 +1,4 @@
-"""Checks of estimators that weight whole episodes: how many are left, and how much of the future was seen."""
+"""Checks of estimators that weight rows or whole episodes by ratios: how many are left, and what was seen."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import numpy as np
 from kmifqe.estimators.base import Estimate
 from kmifqe.io.format import digits, percent
 from kmifqe.trust.checks.base import Check, Thresholds
+from kmifqe.trust.checks.weights import ROWS
 
 EFFECTIVE = Thresholds(
     30,
@@ -29,10 +30,20 @@ UNSEEN = Thresholds(
 )
 
 
-def episode_checks(estimate: Estimate) -> list[Check]:
-    """Return the checks of an `estimate` whose infos tell how its weights lie over episodes; none of others."""
+def ratio_checks(estimate: Estimate, rows: int) -> list[Check]:
+    """Return the checks of an `estimate` whose infos tell how its weights lie; none of others.
+
+    `rows` is how many rows in-sample learning has.
+    """
     last = {name: _mean(series[-1]) for name, series in estimate.infos.items()}
     found = []
+    if "effective_rows" in last:
+        effective = last["effective_rows"]
+        finding = (
+            f"The weights leave as much as {digits(effective)} of {rows:,} rows (effective sample size)."
+        )
+        advice = "Log more rows with the target policy, or judge a target nearer to the logged one."
+        found.append(ROWS.check("effective_rows", effective, finding, advice, shown="{:.0f}".format))
     if "effective_episodes" in last:
         effective = last["effective_episodes"]
         finding = f"The weights leave as much as {digits(effective)} of {estimate.episodes:,} episodes."
