@@ -59,7 +59,7 @@ def logged(
 def lqr_problem(gamma: float = 0.8, dummies: int = 0) -> tuple[Problem, LQR, float]:
     """Return the problem with its exact density, its world, and V of its own logged first states."""
     world, log = logged(gamma, dummies)
-    problem = Problem.build(log, world.policy, world.behavior, gamma)
+    problem = Problem.build(log, world.policy, world.behavior, gamma, trajectories=True)
     return problem, world, world.value_from(log.states[log.first_rows])
 
 
@@ -163,6 +163,9 @@ QUICK: dict[str, dict[str, Any]] = {
     "fqe": _QUICK_FQE,
     "fqe-paper": _QUICK_FQE,
     "in-sample": _QUICK_FQE,
+    "dr": _QUICK_FQE,
+    "wdr": _QUICK_FQE,
+    "mdr": _QUICK_FQE | {"decay_steps": STEPS},
     "sr-dice": {
         "hidden": 32,
         "features": 32,

@@ -61,7 +61,7 @@ def test_every_entry_says_what_a_person_reads() -> None:
         assert (Path(__file__).parents[2] / entry.page).is_file()
     assert len({entry.color for entry in entries()}) == len(entries())
     without = {entry.name for entry in entries() if not entry.needs_density}
-    assert without == {"fqe", "fqe-paper", "sr-dice"}
+    assert without == {"fqe", "fqe-paper", "sr-dice", "mdr"}
 
 
 def test_an_entry_makes_an_estimator_of_its_name() -> None:

@@ -95,6 +95,8 @@ class Estimator(NamedTuple):
     network: Callable[[State, Problem], Network] | None = None  # the same Q as plain layers
     # State, problem, states, actions -> φ, (n, width): Q is linear in φ and a constant. None: it has no such form.
     features: Callable[[State, Problem, Array, Array], Float[Array, "n width"]] | None = None
+    # State, problem, rows -> how often the target visits a row for every visit of the log. None: it learns no ratio.
+    ratio: Callable[[State, Problem, Array], Float[Array, " rows"]] | None = None
     kernel: Kernel | None = None  # None: it learns from all rows, without importance weights
     # Steps, γ -> the largest share of V that can have arrived by then; None: it arrives at once.
     arrived: Callable[[int, float], float | None] = lambda steps, gamma: None

@@ -199,10 +199,38 @@ def chosen_answer(each: Answer, grid: Array, widest: Array) -> tuple[Answer, Arr
     return answer, grid[place], each.value[place] - answer.value
 
 
+def answered(
+    config: ImportanceSamplingConfig, steps: Steps, problem: Problem
+) -> tuple[Answer, Array, dict[str, Array]]:
+    """Return the answer to `problem`, its bandwidth (0 for a stochastic target), and what a person wants to see.
+
+    `steps` are the problem's episodes, or others with the same ratios.
+    """
+    rule = trajectory_wise if config.ratios == "episode" else per_decision
+    e = jnp.ones(len(steps.ended)) if problem.episode_weights is None else problem.episode_weights
+    answer_to = partial(rule, config, steps, e=e, gamma=problem.gamma)
+    ratios = partial(log_ratios, steps, action_dim=problem.action_dim, largest=config.largest_ratio)
+    if config.bandwidth is not None or problem.is_stochastic:
+        h, removed = jnp.float32(config.bandwidth or 0.0), jnp.float32(0.0)
+        answer = answer_to(ratios(h))
+    else:
+        grid = jnp.asarray(BANDWIDTHS)
+        each = jax.lax.map(lambda h: answer_to(ratios(h)), grid)
+        answer, h, removed = chosen_answer(each, grid, widest_bandwidth(steps, grid, problem.action_dim))
+    info = {
+        "standard_error": answer.standard_error,
+        "effective_episodes": answer.effective_episodes,
+        "largest_share": answer.largest_share,
+        "unseen": answer.unseen,
+    }
+    if not problem.is_stochastic:
+        info |= {"bandwidth": h, "bias_removed": removed}
+    return answer, h, info
+
+
 @cache  # one set of functions per name and config, so that jit compiles it once
 def make_importance_sampling(name: str, config: ImportanceSamplingConfig) -> Estimator:
     """Return the estimator called `name` with the settings `config`."""
-    rule = trajectory_wise if config.ratios == "episode" else per_decision
 
     def init(key: Array, problem: Problem) -> ImportanceSamplingState:
         check_trajectories(name, problem)
@@ -211,26 +239,7 @@ def make_importance_sampling(name: str, config: ImportanceSamplingConfig) -> Est
     def step(
         key: Array, t: Array, state: ImportanceSamplingState, problem: Problem
     ) -> tuple[ImportanceSamplingState, Info]:
-        steps = steps_of(problem)
-        e = problem.episode_weights
-        e = jnp.ones(len(steps.ended)) if e is None else e
-        answer_to = lambda log_ratio: rule(config, steps, log_ratio, e, problem.gamma)  # noqa: E731
-        ratios = partial(log_ratios, steps, action_dim=problem.action_dim, largest=config.largest_ratio)
-        if config.bandwidth is not None or problem.is_stochastic:
-            h, removed = jnp.float32(config.bandwidth or 0.0), jnp.float32(0.0)
-            answer = answer_to(ratios(h))
-        else:
-            grid = jnp.asarray(BANDWIDTHS)
-            each = jax.lax.map(lambda h: answer_to(ratios(h)), grid)
-            answer, h, removed = chosen_answer(each, grid, widest_bandwidth(steps, grid, problem.action_dim))
-        info = {
-            "standard_error": answer.standard_error,
-            "effective_episodes": answer.effective_episodes,
-            "largest_share": answer.largest_share,
-            "unseen": answer.unseen,
-        }
-        if not problem.is_stochastic:
-            info |= {"bandwidth": h, "bias_removed": removed}
+        answer, _, info = answered(config, steps_of(problem), problem)
         return ImportanceSamplingState(answer.value), info
 
     def value(state: ImportanceSamplingState, problem: Problem) -> Float[Array, ""]:

@@ -33,6 +33,7 @@ BUILT_IN = (  # modules with ENTRIES
     "kmifqe.estimators.sr_dice",
     "kmifqe.estimators.in_sample",
     "kmifqe.estimators.importance_sampling",
+    "kmifqe.estimators.doubly_robust",
 )
 
 

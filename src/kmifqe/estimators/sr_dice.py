@@ -191,11 +191,14 @@ def make_sr_dice(config: SRDICEConfig = PAPER) -> Estimator:
         state, loss = jax.lax.switch(stage, [partial(train, i) for i in range(3)], state, problem, key)
         return state, {"loss": loss}
 
+    def ratio_of(state: SRDICEState, problem: Problem, rows: Array) -> Float[Array, " rows"]:
+        features = phi(state.autoencoder, inputs(state, problem, problem.states[rows], problem.actions[rows]))
+        return features @ state.ratio / config.features
+
     def value(state: SRDICEState, problem: Problem) -> Float[Array, ""]:
         rows = state.value_rows
-        features = phi(state.autoencoder, inputs(state, problem, problem.states[rows], problem.actions[rows]))
         mean = partial(mean_over_rows, weights=row_weights(problem, rows, state.mean_weight))
-        ratio = features @ state.ratio / config.features
+        ratio = ratio_of(state, problem, rows)
         # Of every step of an endless task some row tells. After an end no row does, and the reward is 0: the
         # ratio's own mean is the share of the steps that come before.
         told = 1.0 if problem.counts.terminated == 0 else mean(ratio)
@@ -206,7 +209,16 @@ def make_sr_dice(config: SRDICEConfig = PAPER) -> Estimator:
     def arrived(steps: int, gamma: float) -> float | None:
         return None if steps > ends[1] else 0.0  # there is no value before the last stage
 
-    return Estimator("sr-dice", config, init, step, value, default_steps=sum(config.stages), arrived=arrived)
+    return Estimator(
+        "sr-dice",
+        config,
+        init,
+        step,
+        value,
+        default_steps=sum(config.stages),
+        ratio=ratio_of,
+        arrived=arrived,
+    )
 
 
 def _at_preset(preset: str, steps: int | None) -> dict[str, Any]:
