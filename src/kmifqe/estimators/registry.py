@@ -34,6 +34,7 @@ BUILT_IN = (  # modules with ENTRIES
     "kmifqe.estimators.in_sample",
     "kmifqe.estimators.importance_sampling",
     "kmifqe.estimators.doubly_robust",
+    "kmifqe.estimators.dice",
 )
 
 
