@@ -67,6 +67,13 @@ class EstimatorEntry:
     # The sizes of a fit -> the config fields that the preset "default" changes; None: it is as the preset "fast".
     sized: Callable[[FitSize], dict[str, Any]] | None = None
 
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """What a user must have, in words."""
+        target = () if self.targets == "both" else (f"a {self.targets} target",)
+        density = ("a behaviour density",) if self.needs_density else ()
+        return (*target, *density, *(("rows in time order",) if self.needs_trajectories else ()))
+
 
 def entries() -> tuple[EstimatorEntry, ...]:
     """Return every known entry: the built-in ones, those of installed packages, those that were registered."""
