@@ -167,6 +167,7 @@ QUICK: dict[str, dict[str, Any]] = {
     "dr": _QUICK_FQE,
     "wdr": _QUICK_FQE,
     "mdr": _QUICK_FQE | {"decay_steps": STEPS, "ratio": "best-dice"},
+    "mis": {"hidden": 32, "batch": 64},
     **dict.fromkeys(("best-dice", "dual-dice", "gen-dice", "gradient-dice"), _QUICK_DICE),
     "sr-dice": {
         "hidden": 32,

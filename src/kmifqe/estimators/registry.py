@@ -35,6 +35,7 @@ BUILT_IN = (  # modules with ENTRIES
     "kmifqe.estimators.importance_sampling",
     "kmifqe.estimators.doubly_robust",
     "kmifqe.estimators.dice",
+    "kmifqe.estimators.mis",
     "kmifqe.estimators.bandit",
 )
 
