@@ -23,12 +23,19 @@ from kmifqe.errors import InputError, shown
 from kmifqe.estimators import Estimate, Estimator, Progress, fit, make_estimator
 from kmifqe.estimators.fit import Checkpoints, Plan, fit_policies, make_plan
 from kmifqe.estimators.forecast import placed, with_fallback
-from kmifqe.estimators.registry import DEFAULT, check_settings, entry_named, find_entry, fitted_names
+from kmifqe.estimators.registry import (
+    DEFAULT,
+    check_settings,
+    entries,
+    entry_named,
+    find_entry,
+    fitted_names,
+)
 from kmifqe.estimators.sizing import TYPICAL, ProblemSize, size_of
 from kmifqe.io.files import disk_sentence
 from kmifqe.io.format import size
 from kmifqe.io.logs import load_dataset
-from kmifqe.io.policies import check_policy_fits, load_policy
+from kmifqe.io.policies import check_policy_fits, load_policy, load_stochastic_policy
 from kmifqe.mdp import Problem, Transitions
 from kmifqe.mdp.ask import Behavior, Logged, Policy, action_box
 from kmifqe.mdp.policies import Answers, judged, judged_together
@@ -47,6 +54,8 @@ from kmifqe.trust.landscape import LANDSCAPE, keep_landscape
 from kmifqe.trust.verdict import check_accepted
 
 SEEDS = 10
+DRAWS = 8  # actions of a stochastic target at every state, over which expectations are taken
+DRAWN = f"the target draws its actions; expectations are taken over {DRAWS} draws at every state"
 TIMED_STEPS = 20_000  # a shorter run is over before its time is forecast
 Data = Transitions | str | PathLike[str]
 PolicyLike = Policy | Callable[..., Any] | str | PathLike[str]
@@ -88,6 +97,7 @@ def evaluate(
     bootstrap: bool = True,
     level: float = LEVEL,
     accept: Sequence[str] = (),
+    stochastic: bool = False,
     policy_normalization: str | None = None,
     max_episode_steps: int | None = None,
     out: str | PathLike[str] | None = None,
@@ -100,7 +110,7 @@ def evaluate(
     stop_asked: Callable[[], bool] = lambda: False,
     command: Sequence[str] = (),
 ) -> Result:
-    """Return what a deterministic policy is worth, judged from a log, with an interval and a verdict.
+    """Return what a policy is worth, judged from a log, with an interval and a verdict.
 
     Args:
         data: the log: `Transitions`, or what `load_dataset` reads (a file, a directory, a Minari id).
@@ -120,6 +130,8 @@ def evaluate(
         level: how often the interval should hold the truth, between 0 and 1.
         accept: names of checks whose question you have answered, such as "unexplained_ends" where episodes of your
             system do end by chance: they ask for care no longer. What forbids the use of a number still does.
+        stochastic: whether the policy's own distribution is judged, from which it draws its actions; by default
+            its deterministic action is (docs/policies.md).
         policy_normalization: statistics that the policy's inputs were normalised with (VecNormalize), or "none".
         max_episode_steps: cut longer episodes of the log into pieces of this length.
         out: a run directory for result.json, report.html, figures and snapshots; None keeps nothing.
@@ -136,8 +148,9 @@ def evaluate(
     watch = default_watch() if watch is None else watch
     check_level(level)
     check_accepted(accept)
-    make = partial(make_estimators, estimators, preset, settings, steps)
+    make = partial(make_estimators, estimators, preset, settings, steps, stochastic=stochastic)
     made = make(behavior, TYPICAL)  # refuses wrong names and settings before anything is read
+    _check_targets(made, stochastic)
     with ExitStack() as stack:
         run: RunDirectory | None = None
         if out is not None:
@@ -151,19 +164,22 @@ def evaluate(
                 warn=watch.warn,
             )
             run = stack.enter_context(open_)
-        target = load_policy(policy, normalization=policy_normalization)
+        load = load_stochastic_policy if stochastic else load_policy
+        target = load(policy, normalization=policy_normalization)
         log = (
             data
             if isinstance(data, Transitions)
             else load_dataset(str(data), max_episode_steps=max_episode_steps, cache=cache)
         )
         check_policy_fits(target, log.state_dim, log.action_dim)
-        notes = (*log.notes, *action_box(log, target)[2])
+        notes = (*log.notes, *action_box(log, target)[2], *[DRAWN] * stochastic)
         for note in notes:
             watch.note(note)
         behavior = behavior_or_default(behavior, made, log, watch)
         density, fit_report = find_density(behavior, made, log, target, policy_normalization, run, watch)
-        problem = Problem.build(log, target, density, gamma)
+        problem = Problem.build(
+            log, target, density, gamma, trajectories=follow_episodes(made), draws=DRAWS if stochastic else 0
+        )
         made = make(behavior, size_of(problem))
         question = Question.about(
             problem,
@@ -459,6 +475,8 @@ def make_estimators(
     steps: int | None,
     behavior: object,
     size: ProblemSize,
+    *,
+    stochastic: bool = False,
 ) -> list[Estimator]:
     """Return what is fitted for estimators asked for by name or by hand; refuse a name or setting that is wrong.
 
@@ -468,15 +486,39 @@ def make_estimators(
     names = [each if isinstance(each, str) else each.name for each in asked]
     if not names or len(set(names)) < len(names):
         raise InputError(f"estimators are {', '.join(names) or 'none'}; expected at least one, each once")
-    fitted = fitted_names([each for each in asked if isinstance(each, str)])
+    named = partial(fitted_names, stochastic=stochastic)
+    fitted = named([each for each in asked if isinstance(each, str)])
     check_settings(fitted, settings)
     settings = [*_density_settings(behavior), *settings]
     by_hand = [each for each in asked if not isinstance(each, str)]
     if any(each.name in fitted for each in by_hand):
         raise InputError(f"estimators are {', '.join(names)}; expected each once, also inside an average")
     made = {name: make_estimator(name, preset, settings, steps, size) for name in fitted}
-    order = dict.fromkeys(name for each in names for name in fitted_names([each]))
+    order = dict.fromkeys(name for each in names for name in named([each]))
     return [made.get(name) or next(e for e in by_hand if e.name == name) for name in order]
+
+
+def _check_targets(estimators: Sequence[Estimator], stochastic: bool) -> None:
+    """Refuse an estimator that cannot judge the kind of target that is asked about."""
+    kind, other = ("stochastic", "deterministic") if stochastic else ("deterministic", "stochastic")
+    for estimator in estimators:
+        entry = find_entry(estimator.name)
+        if entry is not None and entry.targets == other:
+            fitting = [each.name for each in entries() if each.targets in (kind, "both")]
+            flag = (
+                "without --stochastic (stochastic=True)"
+                if stochastic
+                else "with --stochastic (stochastic=True)"
+            )
+            raise InputError(
+                f"{estimator.name} judges {other} targets only; use it {flag}, or one of {', '.join(fitting)}"
+            )
+
+
+def follow_episodes(estimators: Sequence[Estimator]) -> bool:
+    """Return whether one of the `estimators` follows episodes, which a problem must then be laid out for."""
+    known = (find_entry(estimator.name) for estimator in estimators)
+    return any(entry.needs_trajectories for entry in known if entry is not None)
 
 
 def _density_settings(behavior: object) -> list[str]:
@@ -593,6 +635,7 @@ class Options(TypedDict, total=False):
     bootstrap: bool
     level: float
     accept: list[str]
+    stochastic: bool
     policy_normalization: str | None
     max_episode_steps: int | None
     save_seconds: float

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kmifqe.estimators import Estimate, Estimator, entry_named, fit
+from kmifqe.estimators import Estimate, Estimator, entries, entry_named, fit
 from kmifqe.estimators.fit import _init
 from kmifqe.estimators.kmifqe.algorithm import KMIFQEState
 from kmifqe.mdp.problem import Problem
@@ -59,7 +59,7 @@ def logged(
 def lqr_problem(gamma: float = 0.8, dummies: int = 0) -> tuple[Problem, LQR, float]:
     """Return the problem with its exact density, its world, and V of its own logged first states."""
     world, log = logged(gamma, dummies)
-    problem = Problem.build(log, world.policy, world.behavior, gamma)
+    problem = Problem.build(log, world.policy, world.behavior, gamma, trajectories=True)
     return problem, world, world.value_from(log.states[log.first_rows])
 
 
@@ -155,6 +155,7 @@ _QUICK_KMIFQE = {
     "clip": UNCLIPPED,
 }
 _QUICK_FQE = {"hidden": 32, "batch": 64, "learning_rate": 3e-3, "tau": 0.02}
+_QUICK_DICE = {"hidden": 32, "batch": 64, "learning_rate": 3e-3, "decay_steps": 1_000, "average": 0.01}
 QUICK: dict[str, dict[str, Any]] = {
     "kmifqe": _QUICK_KMIFQE | {"tau": 0.05, "clip": (1e-3, 10.0)},
     "kmifqe-paper": _QUICK_KMIFQE,
@@ -162,6 +163,12 @@ QUICK: dict[str, dict[str, Any]] = {
     "kmifqe-identity": _QUICK_KMIFQE,
     "fqe": _QUICK_FQE,
     "fqe-paper": _QUICK_FQE,
+    "in-sample": _QUICK_FQE,
+    "dr": _QUICK_FQE,
+    "wdr": _QUICK_FQE,
+    "mdr": _QUICK_FQE | {"decay_steps": STEPS, "ratio": "best-dice"},
+    "mis": {"hidden": 32, "batch": 64},
+    **dict.fromkeys(("best-dice", "dual-dice", "gen-dice", "gradient-dice"), _QUICK_DICE),
     "sr-dice": {
         "hidden": 32,
         "features": 32,
@@ -173,6 +180,18 @@ QUICK: dict[str, dict[str, Any]] = {
         "stages": (1_000, 2_000, 7_000),
     },
 }
+
+
+SAME_CODE = ("wdr", "dual-dice", "gen-dice", "gradient-dice")  # as of dr and best-dice, with other settings
+BANDITS = ("kernel-dr", "kernel-ipw")  # for episodes of one step
+# Estimators that train on a deterministic target; the others have tests of their own.
+TRAINED = [
+    entry.name
+    for entry in entries()
+    if entry.targets != "stochastic"
+    and entry.name not in (*SAME_CODE, *BANDITS)
+    and not entry.make(entry.config).at_once
+]
 
 
 def quick(name: str, **settings: Any) -> Estimator:

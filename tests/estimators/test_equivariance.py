@@ -13,7 +13,7 @@ from kmifqe.mdp.transitions import Transitions
 from kmifqe.worlds.lqr import LQR, random_lqr
 
 SMALL = ["hidden=8", "features=8", "batch=32", "ratio_batch=32", "value_rows=500", "target_period=10"]
-EQUIVARIANT = ["kmifqe", "kmifqe-best", "fqe", "sr-dice"]
+EQUIVARIANT = ["kmifqe", "kmifqe-best", "fqe", "sr-dice", "wis", "wpdis", "dr", "wdr", "mdr", "best-dice"]
 STEPS = 30
 
 
@@ -35,7 +35,7 @@ def with_rewards(log: Transitions, rewards: np.ndarray, terminals: np.ndarray | 
 def value(name: str, log: Transitions) -> float:
     lqr = world()
     estimator = make_estimator(name, settings=SMALL, steps=STEPS)
-    problem = Problem.build(log, lqr.policy, lqr.behavior, lqr.gamma)
+    problem = Problem.build(log, lqr.policy, lqr.behavior, lqr.gamma, trajectories=True)
     return float(fit(estimator, problem, seeds=1, steps=STEPS).value)
 
 
@@ -50,11 +50,14 @@ def test_a_shift_and_a_scale_of_the_rewards_pass_through(name: str) -> None:
     assert scaled / 1000.0 == pytest.approx(plain, abs=2e-3 * spread)
 
 
-def test_the_estimators_that_are_not_equivariant_are_the_papers_own() -> None:
+def test_the_estimators_that_are_not_equivariant_are_the_papers_own_and_sums_of_weights() -> None:
+    """Weights that do not add up to 1 multiply a constant reward by their sum."""
     assert {entry.name for entry in entries()} - set(EQUIVARIANT) == {
-        "kmifqe-paper",
-        "kmifqe-identity",
-        "fqe-paper",
+        *("kmifqe-paper", "kmifqe-identity", "fqe-paper"),
+        *("is", "pdis", "incris", "in-sample"),
+        *("dual-dice", "gen-dice", "gradient-dice"),  # equivariant as best-dice is, whose code they share
+        "mis",  # equivariant where nothing ends
+        *("kernel-dr", "kernel-ipw"),  # for bandits, where tests/estimators/test_bandit.py shows it
     }
     assert entry_named("fqe").config.units == entry_named("kmifqe").config.units == "returns"
 

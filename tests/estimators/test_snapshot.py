@@ -6,13 +6,12 @@ import jax
 import numpy as np
 import pytest
 
-from estimators.small import SEEDS, lqr_problem, quick
+from estimators.small import SEEDS, TRAINED, lqr_problem, quick
 from kmifqe.errors import InputError
-from kmifqe.estimators import entries
 from kmifqe.estimators.fit import Plan, kept_state, rebuilt_state, restartable, rule_name
 
 
-@pytest.mark.parametrize("name", [entry.name for entry in entries()])
+@pytest.mark.parametrize("name", TRAINED)
 def test_all_is_kept_but_what_a_refresh_recomputes(name: str) -> None:
     problem, estimator = lqr_problem()[0], quick(name)
     keys = jax.random.split(jax.random.key(0), SEEDS)

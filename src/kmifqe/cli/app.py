@@ -11,19 +11,20 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from kmifqe.cli import cache, dataset, demo, evaluate, rank, report, reproduce, study, worlds
+from kmifqe.cli import cache, dataset, demo, estimators, evaluate, rank, report, reproduce, study, worlds
 from kmifqe.errors import InputError, printable, shown
 from kmifqe.io.cache import CacheWarning
 
 app = typer.Typer(
     name="kmifqe",
-    help="What is this deterministic, continuous-action policy worth, judged only from logs of another controller?",
+    help="What is this continuous-action policy worth, judged only from logs of another controller?",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
 app.command("demo")(demo.demo)
 app.command("evaluate", cls=evaluate.NamesEstimators)(evaluate.evaluate)
+app.command("estimators")(estimators.estimators)
 app.command("resume")(evaluate.resume)
 app.command("rank", cls=evaluate.NamesEstimators)(rank.rank)
 app.command("report")(report.report)

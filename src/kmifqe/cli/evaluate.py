@@ -139,6 +139,13 @@ def evaluate(
             show_default=False,
         ),
     ] = None,
+    stochastic: Annotated[
+        bool,
+        typer.Option(
+            "--stochastic",
+            help="Judge the policy with the noise it draws its actions with (SAC, PPO and the like), not its mean.",
+        ),
+    ] = False,
     policy_normalization: Annotated[
         str | None,
         typer.Option(help="Statistics the policy's inputs were normalised with (VecNormalize), or 'none'."),
@@ -157,7 +164,7 @@ def evaluate(
         typer.Option(min=0, help="Save at most this often, and never for more than 1 % of the time."),
     ] = SAVE_SECONDS,
 ) -> None:
-    """Estimate what a deterministic policy is worth from a log that another controller collected.
+    """Estimate what a policy is worth from a log that another controller collected.
 
     Example: kmifqe evaluate log.npz --policy actor.npz
 
@@ -180,6 +187,7 @@ def evaluate(
         "bootstrap": bootstrap,
         "level": level,
         "accept": list(dict.fromkeys(accept or [])),
+        "stochastic": stochastic,
         "steps": steps,
         "preset": preset,
         "settings": setting or [],

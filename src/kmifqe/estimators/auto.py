@@ -1,4 +1,4 @@
-"""auto: the estimate to ask for first. It runs KMIFQE and FQE and averages what they say (`trust.choice`)."""
+"""auto: the estimate to ask for first. It fits two estimators and averages what they say (`trust.choice`)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ class AutoConfig:
 
 
 def _refuse(config: AutoConfig) -> Estimator:
-    raise InputError(
-        "auto is an average over kmifqe and fqe; expected the name of an estimator that is fitted"
-    )
+    raise InputError("auto is an average over other estimators; expected the name of one that is fitted")
 
 
 ENTRIES = (
@@ -29,8 +27,10 @@ ENTRIES = (
         config=AutoConfig(),
         make=_refuse,
         needs_density=True,
-        summary="the average of kmifqe and fqe, weighted by how well each is known",
+        summary="the average of kmifqe (in-sample for stochastic targets) and fqe, by how well each is known",
         page="docs/estimators/auto.md",
-        panel=("kmifqe", "fqe"),
+        panel=("kmifqe", "in-sample", "fqe"),
+        use_when="you want one number and have no reason to prefer an estimator",
+        avoid_when="you compare estimators, or reproduce a paper's numbers",
     ),
 )

@@ -95,12 +95,16 @@ class Estimator(NamedTuple):
     network: Callable[[State, Problem], Network] | None = None  # the same Q as plain layers
     # State, problem, states, actions -> φ, (n, width): Q is linear in φ and a constant. None: it has no such form.
     features: Callable[[State, Problem, Array, Array], Float[Array, "n width"]] | None = None
+    # State, problem, rows -> how often the target visits a row for every visit of the log. None: it learns no ratio.
+    ratio: Callable[[State, Problem, Array], Float[Array, " rows"]] | None = None
     kernel: Kernel | None = None  # None: it learns from all rows, without importance weights
     # Steps, γ -> the largest share of V that can have arrived by then; None: it arrives at once.
     arrived: Callable[[int, float], float | None] = lambda steps, gamma: None
     check_steps: Callable[[int], None] | None = (
         None  # refuses a number of steps that the config does not suit
     )
+    at_once: bool = False  # it needs no training: one step answers, however many are asked for
+    uses_density: bool = False  # it weights logged actions by their density; with a `kernel` always
 
 
 def state_of_seed(states: State, position: int) -> State:
@@ -242,6 +246,30 @@ def input_units(problem: Problem, inputs: str) -> tuple[Float[Array, " q+d"], Fl
         return jnp.zeros(width), jnp.ones(width)
     middle, half = action_scale(problem)
     return jnp.concatenate([problem.state_mean, middle]), jnp.concatenate([problem.state_std, half])
+
+
+def over_target(
+    f: Callable[[Array, Array], Float[Array, " n *columns"]], problem: Problem, rows: Array
+) -> Float[Array, " n *columns"]:
+    """Return f(s', a') of `rows` with a' the target's action; the mean over its draws where it is stochastic."""
+    if problem.target_samples is None:
+        return f(problem.next_states[rows], problem.target_actions[rows])
+    return _over_draws(f, problem.next_states[rows], problem.target_samples[rows])
+
+
+def over_first(
+    f: Callable[[Array, Array], Float[Array, " n *columns"]], problem: Problem, episodes: Array | slice
+) -> Float[Array, " n *columns"]:
+    """Return f(s₀, a) of `episodes` with a the target's action, as `over_target` does."""
+    if problem.first_samples is None:
+        return f(problem.first_states[episodes], problem.first_actions[episodes])
+    return _over_draws(f, problem.first_states[episodes], problem.first_samples[episodes])
+
+
+def _over_draws(f: Callable[[Array, Array], Array], states: Array, samples: Array) -> Array:
+    n, draws, d = samples.shape
+    each = f(jnp.repeat(states, draws, axis=0), samples.reshape(n * draws, d))
+    return jnp.mean(each.reshape(n, draws, *each.shape[1:]), axis=1)
 
 
 def standardized(problem: Problem, states: Float[Array, "... q"]) -> Float[Array, "... q"]:

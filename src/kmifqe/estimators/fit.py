@@ -236,7 +236,7 @@ def make_plan(
     `estimator`, `problem`, `seeds`, `steps`, `record_every`, `bootstrap` and `stop` are those of `fit`.
     """
     seeds = tuple(range(seeds)) if isinstance(seeds, int) else tuple(int(seed) for seed in seeds)
-    steps = estimator.default_steps if steps is None else steps
+    steps = estimator.default_steps if steps is None or estimator.at_once else steps
     if not seeds:
         raise InputError("seeds is empty; expected at least one")
     require(steps >= 1, "steps", steps, "at least 1")

@@ -23,6 +23,8 @@ from kmifqe.estimators.base import (
     learning_rates,
     mean_over_rows,
     network_input,
+    over_first,
+    over_target,
     require,
     require_choice,
     require_counts,
@@ -103,8 +105,7 @@ def make_fqe(config: FQEConfig = DEFAULT) -> Estimator:
 
     def step(key: Array, t: Array, state: FQEState, problem: Problem) -> tuple[FQEState, Info]:
         rows = jax.random.randint(key, (config.batch,), 0, len(problem))
-        next_states, target_actions = problem.next_states[rows], problem.target_actions[rows]
-        next_f = output(state.target, state.input_scale, problem, next_states, target_actions)
+        next_f = over_target(partial(output, state.target, state.input_scale, problem), problem, rows)
         bounded = within_bounds(next_f, state.units, problem)
         info = {"cut": state.units.scale * jnp.mean(jnp.abs(bounded - next_f))} if config.bounded else {}
         next_f = jnp.where(problem.terminated[rows], state.units.end, bounded)
@@ -123,7 +124,7 @@ def make_fqe(config: FQEConfig = DEFAULT) -> Estimator:
         return state._replace(params=params, target=target, opt_state=opt_state), info | {"loss": error}
 
     def value(state: FQEState, problem: Problem) -> Float[Array, ""]:
-        first = q(state, problem, problem.first_states, problem.first_actions)
+        first = over_first(partial(q, state, problem), problem, slice(None))
         return mean_over_rows(first, problem.episode_weights)
 
     def q(state: FQEState, problem: Problem, states: Array, actions: Array) -> Float[Array, " n"]:
@@ -174,6 +175,8 @@ _DEFAULT = EstimatorEntry(
     page="docs/estimators/fqe.md",
     steps_at=PRESETS.__getitem__,
     sized=FitSize.settings,
+    use_when="nothing is known of the density, or as the second opinion beside any other estimator",
+    avoid_when="the target's actions lie far from all logged ones: Q there is an extrapolation",
 )
 ENTRIES = (
     _DEFAULT,

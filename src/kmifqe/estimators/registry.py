@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib import import_module, metadata
-from typing import Any
+from typing import Any, Literal
 
 from kmifqe.errors import InputError
 from kmifqe.estimators.base import Estimator
@@ -27,12 +27,18 @@ PRESETS = {
     "d4rl-fast": 100_000,
 }
 GROUP = "kmifqe.estimators"  # the entry-point group of estimators that other packages bring
-BUILT_IN = (
+BUILT_IN = (  # modules with ENTRIES
     "kmifqe.estimators.auto",
     "kmifqe.estimators.kmifqe",
     "kmifqe.estimators.fqe",
     "kmifqe.estimators.sr_dice",
-)  # with ENTRIES
+    "kmifqe.estimators.in_sample",
+    "kmifqe.estimators.importance_sampling",
+    "kmifqe.estimators.doubly_robust",
+    "kmifqe.estimators.dice",
+    "kmifqe.estimators.mis",
+    "kmifqe.estimators.bandit",
+)
 
 
 @dataclass(frozen=True)
@@ -54,13 +60,25 @@ class EstimatorEntry:
     needs_density: bool  # whether it weights rows by the behaviour density
     summary: str  # one line for --help
     page: str  # of the documentation, from the project's root
+    needs_trajectories: bool = False  # whether it follows episodes step by step
+    targets: Literal["both", "deterministic", "stochastic"] = "both"  # that it can judge
+    use_when: str = ""  # one sentence without its full stop, for `kmifqe estimators`
+    avoid_when: str = ""  # the same
     # Preset, and the steps of the fit (None: as many as the preset says) -> the config fields that change.
     at_preset: Callable[[str, int | None], dict[str, Any]] = lambda preset, steps: {}
     steps_at: Callable[[str], int] | None = None  # preset -> steps; None: the estimator's `default_steps`
     # The sizes of a fit -> the config fields that the preset "default" changes; None: it is as the preset "fast".
     sized: Callable[[FitSize], dict[str, Any]] | None = None
-    # The estimators that are fitted in its place and averaged (`trust.choice`); empty for one that is fitted itself.
+    # Estimators that are fitted in its place and averaged (`trust.choice`), those of them that can judge the kind of
+    # target that is asked about; empty for one that is fitted itself.
     panel: tuple[str, ...] = ()
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """What a user must have, in words."""
+        target = () if self.targets == "both" else (f"a {self.targets} target",)
+        density = ("a behaviour density",) if self.needs_density else ()
+        return (*target, *density, *(("rows in time order",) if self.needs_trajectories else ()))
 
 
 def entries() -> tuple[EstimatorEntry, ...]:
@@ -73,10 +91,18 @@ def all_entries() -> tuple[EstimatorEntry, ...]:
     return tuple(_entries().values())
 
 
-def fitted_names(names: Sequence[str]) -> list[str]:
-    """Return which estimators are fitted for `names`, each once: an average stands for those that it averages."""
-    expanded = ((entry.panel if (entry := find_entry(name)) else ()) or (name,) for name in names)
-    return list(dict.fromkeys(name for some in expanded for name in some))
+def fitted_names(names: Sequence[str], *, stochastic: bool = False) -> list[str]:
+    """Return which estimators are fitted for `names`, each once: an average stands for those that it averages.
+
+    `stochastic` says whether the target draws its actions; of an average's panel only those count that can judge it.
+    """
+    kinds = ("both", "stochastic" if stochastic else "deterministic")
+    found: list[str] = []
+    for name in names:
+        entry = find_entry(name)
+        panel = () if entry is None else entry.panel
+        found += [each for each in panel if entry_named(each).targets in kinds] or [name]
+    return list(dict.fromkeys(found))
 
 
 def entry_named(name: str) -> EstimatorEntry:

@@ -20,6 +20,8 @@ from kmifqe.estimators.base import (
     input_scale,
     mean_over_rows,
     network_input,
+    over_first,
+    over_target,
     require,
     require_counts,
     require_positive,
@@ -147,12 +149,15 @@ def make_sr_dice(config: SRDICEConfig = PAPER) -> Estimator:
         mean = partial(mean_over_rows, weights=row_weights(problem, rows, state.mean_weight))
         return mean(next_state_error) + config.reward_weight * mean(reward_error) + mean(action_error)
 
+    def ahead(layers: Layers, state: SRDICEState, problem: Problem, states: Array, actions: Array) -> Array:
+        return apply_layers(layers, inputs(state, problem, states, actions))
+
     def successor_loss(successor: Layers, state: SRDICEState, problem: Problem, key: Array) -> Array:
         rows = jax.random.randint(key, (config.batch,), 0, len(problem))
         x = inputs(state, problem, problem.states[rows], problem.actions[rows])
-        next_x = inputs(state, problem, problem.next_states[rows], problem.target_actions[rows])
+        later = over_target(partial(ahead, state.target_successor, state, problem), problem, rows)
         bootstrap = (problem.gamma * ~problem.terminated[rows])[:, None]
-        goal = phi(state.autoencoder, x) + bootstrap * apply_layers(state.target_successor, next_x)
+        goal = phi(state.autoencoder, x) + bootstrap * later
         return mean_over_rows(
             (apply_layers(successor, x) - goal) ** 2, row_weights(problem, rows, state.mean_weight)
         )
@@ -162,8 +167,7 @@ def make_sr_dice(config: SRDICEConfig = PAPER) -> Estimator:
         rows = jax.random.randint(row_key, (config.ratio_batch,), 0, len(problem))
         first = jax.random.randint(first_key, (config.ratio_batch,), 0, problem.first_states.shape[0])
         features = phi(state.autoencoder, inputs(state, problem, problem.states[rows], problem.actions[rows]))
-        first_x = inputs(state, problem, problem.first_states[first], problem.first_actions[first])
-        first_successor = apply_layers(state.successor, first_x)
+        first_successor = over_first(partial(ahead, state.successor, state, problem), problem, first)
         first_weights = None if problem.episode_weights is None else problem.episode_weights[first]
         expected = mean_over_rows(first_successor @ ratio / config.features, first_weights)
         squares = (features @ ratio / config.features) ** 2
@@ -187,11 +191,14 @@ def make_sr_dice(config: SRDICEConfig = PAPER) -> Estimator:
         state, loss = jax.lax.switch(stage, [partial(train, i) for i in range(3)], state, problem, key)
         return state, {"loss": loss}
 
+    def ratio_of(state: SRDICEState, problem: Problem, rows: Array) -> Float[Array, " rows"]:
+        features = phi(state.autoencoder, inputs(state, problem, problem.states[rows], problem.actions[rows]))
+        return features @ state.ratio / config.features
+
     def value(state: SRDICEState, problem: Problem) -> Float[Array, ""]:
         rows = state.value_rows
-        features = phi(state.autoencoder, inputs(state, problem, problem.states[rows], problem.actions[rows]))
         mean = partial(mean_over_rows, weights=row_weights(problem, rows, state.mean_weight))
-        ratio = features @ state.ratio / config.features
+        ratio = ratio_of(state, problem, rows)
         # Of every step of an endless task some row tells. After an end no row does, and the reward is 0: the
         # ratio's own mean is the share of the steps that come before.
         told = 1.0 if problem.counts.terminated == 0 else mean(ratio)
@@ -202,7 +209,16 @@ def make_sr_dice(config: SRDICEConfig = PAPER) -> Estimator:
     def arrived(steps: int, gamma: float) -> float | None:
         return None if steps > ends[1] else 0.0  # there is no value before the last stage
 
-    return Estimator("sr-dice", config, init, step, value, default_steps=sum(config.stages), arrived=arrived)
+    return Estimator(
+        "sr-dice",
+        config,
+        init,
+        step,
+        value,
+        default_steps=sum(config.stages),
+        ratio=ratio_of,
+        arrived=arrived,
+    )
 
 
 def _at_preset(preset: str, steps: int | None) -> dict[str, Any]:
@@ -235,5 +251,7 @@ ENTRIES = (
         summary="a density ratio that is linear in learned successor features",
         page="docs/estimators/sr_dice.md",
         at_preset=_at_preset,
+        use_when="a density ratio is wanted that does not depend on the reward, without a known behaviour density",
+        avoid_when="time is short, or the log is small: its features are learned first",
     ),
 )

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.stats import binomtest
 
 from kmifqe.estimators import entry_named
-from kmifqe.estimators.registry import all_entries
+from kmifqe.estimators.registry import all_entries, fitted_names
 from kmifqe.experiments.problems_base import HOPELESS_ROWS, Half
 from kmifqe.experiments.problems_family import Facts
 from kmifqe.experiments.records import Record, made_here
@@ -95,9 +95,9 @@ def _judge_problem(record: ProblemRecord) -> Iterator[Judged]:
     accepted = record.facts.settings.accepted
     fitted = {estimate.estimator: estimate for estimate in record.estimates}
     averages = [
-        average(entry.name, [fitted[name] for name in entry.panel], accepted)
+        average(entry.name, [fitted[name] for name in fitted_names([entry.name])], accepted)
         for entry in all_entries()
-        if entry.panel and set(entry.panel) <= set(fitted)
+        if entry.panel and set(fitted_names([entry.name])) <= set(fitted)
     ]
     estimates = [*averages, *record.estimates]
     judgement = judge_run(estimates, accepted)

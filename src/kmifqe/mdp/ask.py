@@ -27,6 +27,19 @@ class Policy(Protocol):
 
 
 @runtime_checkable
+class StochasticPolicy(Policy, Protocol):
+    """A policy that draws its actions, and says how likely an action is. Called, it may return its mean or mode."""
+
+    def sample(self, states: np.ndarray, rng: np.random.Generator, n: int) -> np.ndarray:
+        """Return `n` actions drawn for each row of `states`, shape (rows, n, d)."""
+        ...
+
+    def log_prob(self, states: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        """Return log π(a|s), shape (rows,); −inf for an action that is never taken."""
+        ...
+
+
+@runtime_checkable
 class Behavior(Protocol):
     """A known or fitted behaviour density. Arrays are NumPy, one row a sample."""
 
@@ -105,6 +118,106 @@ def first_actions(policy: Policy, t: Transitions) -> np.ndarray:
     return result
 
 
+SAMPLE_SEED = 0  # of the target's actions: one log and one policy make one problem, whatever is trained on it
+
+
+def target_samples(
+    policy: Policy, t: Transitions, order: np.ndarray, draws: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return `draws` actions of a stochastic `policy` at every s' of the rows `order` of `t`, and at every s₀."""
+    stochastic = _stochastic(policy)
+    rng = np.random.default_rng(SAMPLE_SEED)
+    samples = aligned_empty((len(order), draws, t.action_dim))
+    for rows, states in _next_states(t, order):
+        samples[rows] = _drawn(stochastic, states, t, rng, draws)
+        samples[rows][~t.has_next_state[order[rows]]] = 0.0
+    first = t.first_rows
+    first_samples = aligned_empty((len(first), draws, t.action_dim))
+    for rows in row_chunks(len(first)):
+        first_samples[rows] = _drawn(stochastic, t.states[first[rows]], t, rng, draws)
+    return samples, first_samples
+
+
+def target_densities(policy: Policy, t: Transitions, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return log π(a'|s') of the logged a' of the rows `order` of `t`, 0 without an a', and log π(a₀|s₀)."""
+    stochastic = _stochastic(policy)
+    log_pi = aligned_empty((len(order),))
+    for rows, states in _next_states(t, order):
+        asked = _target_log_prob(stochastic, states, t.next_actions[order[rows]], t)
+        log_pi[rows] = np.where(t.has_next_action[order[rows]], asked, 0.0)
+    first = t.first_rows
+    first_log_pi = aligned_empty((len(first),))
+    for rows in row_chunks(len(first)):
+        logged = first[rows]
+        first_log_pi[rows] = _target_log_prob(stochastic, t.states[logged], t.actions[logged], t)
+    return log_pi, first_log_pi
+
+
+def first_densities(behavior: Behavior | Logged | None, t: Transitions) -> np.ndarray | None:
+    """Return log μ(a₀|s₀) of every episode of `t`, (m, k); None without a density."""
+    first = t.first_rows
+    if behavior is None:
+        return None
+    if isinstance(behavior, Logged):
+        if t.log_mu is None:
+            raise InputError(f"{t.name}: behavior is 'logged', but the field action_log_probs is missing")
+        return gathered(t.log_mu.reshape(len(t), -1), first)
+    ask = behavior.log_prob_per_dimension if isinstance(behavior, FactorizedBehavior) else behavior.log_prob
+    result: np.ndarray | None = None
+    for rows in row_chunks(len(first)):
+        columns = _columns(ask(t.states[first[rows]], t.actions[first[rows]]))
+        _refuse_impossible_actions(columns, first[rows] - 1, t)
+        result = aligned_empty((len(first), columns.shape[1])) if result is None else result
+        result[rows] = columns
+    return result
+
+
+def _stochastic(policy: Policy) -> StochasticPolicy:
+    if isinstance(policy, StochasticPolicy):
+        return policy
+    raise InputError(
+        f"{_policy_name(policy)}: a stochastic target must offer sample(states, rng, n) and "
+        "log_prob(states, actions); this policy only says one action for each state, so judge it without "
+        "--stochastic (stochastic=True)"
+    )
+
+
+def _drawn(
+    policy: StochasticPolicy, states: np.ndarray, t: Transitions, rng: np.random.Generator, draws: int
+) -> np.ndarray:
+    actions = np.asarray(policy.sample(states, rng, draws))
+    expected = (len(states), draws, t.action_dim)
+    if actions.shape != expected:
+        raise InputError(
+            f"{_policy_name(policy)}: sample of {draws} actions at {len(states)} states returned shape "
+            f"{actions.shape}; expected {expected}"
+        )
+    if not np.isfinite(actions).all():
+        raise InputError(f"{_policy_name(policy)}: sample returned NaN or infinity at states of {t.name}")
+    return actions.astype(np.float32)
+
+
+def _target_log_prob(
+    policy: StochasticPolicy, states: np.ndarray, actions: np.ndarray, t: Transitions
+) -> np.ndarray:
+    log_pi = np.asarray(policy.log_prob(states, actions), np.float32)
+    if log_pi.shape != (len(states),):
+        raise InputError(
+            f"{_policy_name(policy)}: log_prob of {len(states)} actions returned shape {log_pi.shape}; expected "
+            f"({len(states)},)"
+        )
+    if not (log_pi < np.inf).all():
+        raise InputError(
+            f"{_policy_name(policy)}: log_prob returned NaN or +inf at logged actions of {t.name}; expected a finite "
+            "number, or -inf for an action that the policy never takes"
+        )
+    return log_pi
+
+
+def _policy_name(policy: object) -> str:
+    return str(getattr(policy, "name", getattr(policy, "__name__", type(policy).__name__)))
+
+
 def _logged_densities(t: Transitions, order: np.ndarray) -> np.ndarray:
     """Return log μ(a'|s') from the log itself, (n, k): the following row's; 0 where there is no a'."""
     if t.log_mu is None:
@@ -162,7 +275,7 @@ def density_at_target(
 
 def checked_actions(policy: Policy, states: np.ndarray, t: Transitions) -> np.ndarray:
     """Return the actions of `policy` at `states`, float32; refuse those that do not fit the log `t`."""
-    name = getattr(policy, "name", getattr(policy, "__name__", type(policy).__name__))
+    name = _policy_name(policy)
     width = getattr(policy, "state_dim", None)
     if width is not None and width != t.state_dim:
         raise InputError(f"{name}: the policy takes {width} inputs; states of {t.name} have {t.state_dim}")

@@ -18,9 +18,12 @@ from kmifqe.mdp.ask import (
     action_box,
     densities,
     first_actions,
+    first_densities,
     gathered,
     mean_and_std,
     target_actions,
+    target_densities,
+    target_samples,
 )
 from kmifqe.mdp.host_rows import HostRows, free_device_bytes
 from kmifqe.mdp.returns import value_units
@@ -71,7 +74,33 @@ def row_order(t: Transitions) -> tuple[np.ndarray, RowCounts]:
     )
 
 
-WIDE = ("states", "actions", "next_states", "next_actions", "target_actions")  # what host memory can hold
+NEGLIGIBLE = 1e-3  # a discount below which no later step of an episode is laid out
+
+
+def trajectory_rows(t: Transitions, order: np.ndarray, gamma: float) -> np.ndarray:
+    """Return the rows of a problem that an episode's steps are, (episodes, horizon): −1 where it has no such step.
+
+    An episode of the log `t` is laid out until it ends, until rows were lost, or until its discount is negligible.
+    `order` are the rows that the problem keeps; `gamma` is the discount.
+    """
+    place = np.full(len(t), -1, np.int32)
+    place[order] = np.arange(len(order), dtype=np.int32)
+    first = t.first_rows
+    time = np.arange(len(t)) - first[t.episode]
+    missing = np.cumsum(place < 0)  # a row that is not kept ends what can be laid out of its episode
+    before = missing[first] - (place[first] < 0)
+    longest = int(np.max(time)) + 1
+    horizon = 1 if gamma == 0.0 else min(longest, int(np.ceil(np.log(NEGLIGIBLE) / np.log(gamma))))
+    kept = (missing == before[t.episode]) & (time < horizon)
+    rows = np.full((len(first), int(np.max(time[kept], initial=0)) + 1), -1, np.int32)
+    rows[t.episode[kept], time[kept]] = place[kept]
+    return rows
+
+
+WIDE = (
+    *("states", "actions", "next_states", "next_actions", "target_actions"),
+    "target_samples",
+)  # what host memory can hold
 LOGGED = (
     "states",
     "actions",
@@ -82,7 +111,10 @@ LOGGED = (
     "next_actions",
     "episode",
 )
-NARROW = ("rewards", "has_next_state", "terminated", "log_mu", "log_mu_target", "episode")  # the other rows
+NARROW = (
+    *("rewards", "has_next_state", "terminated", "log_mu", "log_mu_target", "episode"),
+    "log_pi",
+)  # the other rows
 OF_POLICY = ("target_actions", "log_mu_target", "first_actions")  # what another policy would change
 Place = Literal["auto", "device", "host"]
 
@@ -121,6 +153,18 @@ class Problem:
     value_scale: Float[Array, ""]  # their standard deviation, always positive
     # Of a bootstrap, mean 1; `fit` gives each seed its own. None: every episode counts once.
     episode_weights: Float[Array, " m"] | None = field(default=None, kw_only=True)
+    # Of a stochastic target; None for a deterministic one. `target_actions` and `first_actions` hold the first draws.
+    target_samples: Float[Array, "n draws d"] | None = field(default=None, kw_only=True)  # a' ~ π(·|s')
+    first_samples: Float[Array, "m draws d"] | None = field(default=None, kw_only=True)  # a ~ π(·|s₀)
+    log_pi: Float[Array, " n"] | None = field(default=None, kw_only=True)  # log π(a'|s') of the logged a'
+    first_log_pi: Float[Array, " m"] | None = field(
+        default=None, kw_only=True
+    )  # log π(a₀|s₀), of the logged a₀
+    # For estimators that follow episodes; None where none does.
+    trajectory_rows: Int[Array, "m horizon"] | None = field(
+        default=None, kw_only=True
+    )  # see `trajectory_rows`
+    first_log_mu: Float[Array, "m k"] | None = field(default=None, kw_only=True)  # log μ(a₀|s₀)
     counts: RowCounts = field(metadata={"static": True})
 
     @classmethod
@@ -132,6 +176,8 @@ class Problem:
         gamma: float,
         *,
         place: Place = "auto",
+        trajectories: bool = False,
+        draws: int = 0,
     ) -> Problem:
         """Ask the policy and the density once, at every next state, and lay the arrays out.
 
@@ -144,6 +190,8 @@ class Problem:
         gamma: the discount, 0 <= gamma < 1.
         place: where the wide fields go: "device", "host", or "auto" (the default), onto the device unless they
             alone would not fit there.
+        trajectories: whether to lay episodes out step by step, for estimators that follow them; by default no.
+        draws: actions drawn from a stochastic target at every state; 0, the default, for a deterministic target.
         """
         if not 0.0 <= gamma < 1.0:
             raise InputError(f"gamma is {gamma}; expected 0 <= gamma < 1")
@@ -151,13 +199,29 @@ class Problem:
             raise InputError(f"place is {place!r}; expected 'auto', 'device' or 'host'")
         t = transitions
         order, counts = row_order(t)
-        on_host = place == "host" or (place == "auto" and not _fits_device(t, len(order)))
+        on_host = place == "host" or (place == "auto" and not _fits_device(t, len(order), draws))
 
         def put(name: str, array: np.ndarray) -> Any:
             return HostRows.hold(array) if on_host and name in WIDE else jax.device_put(array)
 
-        target = target_actions(policy, t, order)
+        asked: dict[str, Any] = {}
+        if draws:
+            samples, first_samples = target_samples(policy, t, order, draws)
+            target, first = np.ascontiguousarray(samples[:, 0]), first_samples[:, 0]
+            log_pi, first_log_pi = target_densities(policy, t, order)
+            asked = {
+                "target_samples": put("target_samples", samples),
+                "first_samples": jax.device_put(first_samples),
+                "log_pi": jax.device_put(log_pi),
+                "first_log_pi": jax.device_put(first_log_pi),
+            }
+        else:
+            target, first = target_actions(policy, t, order), first_actions(policy, t)
         log_mu, log_mu_target = densities(behavior, t, order, target)
+        if trajectories:
+            first_log_mu = first_densities(behavior, t)
+            asked["trajectory_rows"] = jax.device_put(trajectory_rows(t, order, gamma))
+            asked["first_log_mu"] = None if first_log_mu is None else jax.device_put(first_log_mu)
         low, high, _ = action_box(t, policy)
         mean, std = mean_and_std(t.states)
         std = np.where(std > 1e-6 * np.maximum(np.abs(mean), 1e-6), std, 1.0)
@@ -176,9 +240,10 @@ class Problem:
             log_mu=None if log_mu is None else jax.device_put(log_mu),
             log_mu_target=None if log_mu_target is None else jax.device_put(log_mu_target),
             first_states=jax.device_put(gathered(t.states, t.first_rows)),
-            first_actions=jax.device_put(first_actions(policy, t)),
+            first_actions=jax.device_put(np.ascontiguousarray(first)),
             **{name: put(name, gathered(getattr(t, name), order)) for name in LOGGED},
             **{name: jnp.asarray(value, jnp.float32) for name, value in small.items()},
+            **asked,
             counts=counts,
         )
 
@@ -188,7 +253,7 @@ class Problem:
         `release=True` also frees them on the device: this problem, and others that share its arrays, are
         then of no more use.
         """
-        wide = {name: getattr(self, name) for name in WIDE}
+        wide = self._wide
         moved: dict[str, Any] = {
             name: rows if isinstance(rows, HostRows) else HostRows.hold(np.asarray(rows))
             for name, rows in wide.items()
@@ -201,8 +266,7 @@ class Problem:
 
     def on_device(self) -> Problem:
         """Return the same problem with every field on the device."""
-        wide = {name: getattr(self, name) for name in WIDE}
-        return replace(self, **{name: jax.device_put(np.asarray(rows)) for name, rows in wide.items()})
+        return replace(self, **{name: jax.device_put(np.asarray(rows)) for name, rows in self._wide.items()})
 
     def head(self, rows: int) -> Problem:
         """Return the problem of the first in-sample rows, `rows` of them or all: enough to time a run on.
@@ -226,6 +290,17 @@ class Problem:
     def policies(self) -> int | None:
         """How many policies are judged together (`mdp.policies.judged_together`); None for a single one."""
         return self.first_actions.shape[0] if self.first_actions.ndim == 3 else None
+
+    @property
+    def _wide(self) -> dict[str, Any]:
+        """The fields that host memory can hold, those that there are."""
+        held = {name: getattr(self, name) for name in WIDE}
+        return {name: rows for name, rows in held.items() if rows is not None}
+
+    @property
+    def is_stochastic(self) -> bool:
+        """Whether the target draws its actions."""
+        return self.target_samples is not None
 
     @property
     def is_on_host(self) -> bool:
@@ -265,7 +340,7 @@ class Problem:
         )
 
 
-def _fits_device(t: Transitions, rows: int) -> bool:
+def _fits_device(t: Transitions, rows: int, draws: int) -> bool:
     """Return whether the wide fields alone leave room on the device; what else a run needs is not known yet."""
     free = free_device_bytes()
-    return free is None or 4 * rows * (2 * t.state_dim + 3 * t.action_dim) < 0.9 * free
+    return free is None or 4 * rows * (2 * t.state_dim + (3 + draws) * t.action_dim) < 0.9 * free

@@ -27,6 +27,11 @@ COMPUTED = {
     "first_actions": "policy",
     "log_mu": "density",
     "log_mu_target": "density",
+    "first_log_mu": "density",
+    "target_samples": "policy",
+    "first_samples": "policy",
+    "log_pi": "policy",
+    "first_log_pi": "policy",
 }
 ROUNDING = (
     1e-5  # of a column's root mean square: what float32 arithmetic in another order may change a mean by

@@ -174,10 +174,13 @@ _PAPER = EstimatorEntry(
     config=PAPER,
     make=make_kmifqe_paper,
     needs_density=True,
+    targets="deterministic",
     summary="in-sample fitted Q evaluation with a learned kernel, to the paper's letter",
     page="docs/estimators/kmifqe.md",
     at_preset=_at_preset,
     steps_at=PRESETS.__getitem__,
+    use_when="the target is deterministic, actions are noisy in the log, and their density is known or can be fitted",
+    avoid_when="hardly any logged action lies near the target's, or actions have many dimensions that all matter",
 )
 ENTRIES = (
     replace(

@@ -33,6 +33,11 @@ def check_problem(config: KMIFQEConfig, problem: Problem) -> None:
             "KMIFQE learns from logged next actions, and no row has one: every episode is cut after one step; "
             "FQE and SR-DICE need none"
         )
+    if problem.is_stochastic:
+        raise InputError(
+            "KMIFQE relaxes a deterministic target by a kernel, and this target draws its actions; in-sample weights "
+            "by the true ratio, or judge the target's deterministic action without --stochastic"
+        )
     if problem.log_mu is None:
         raise InputError("KMIFQE needs a behaviour density; the problem was built with behavior=None")
     if config.clip_per_dimension and problem.log_mu.shape[1] != problem.action_dim:

@@ -130,8 +130,8 @@ class Actor:
         """d, the width of an action."""
         return self.weights[-1].shape[1]
 
-    def __call__(self, states: np.ndarray) -> np.ndarray:
-        """Return the action for each row of `states`."""
+    def latent(self, states: np.ndarray) -> np.ndarray:
+        """Return what the last layer sees of each row of `states`, (n, units)."""
         states = np.asarray(states)
         if states.ndim != 2 or states.shape[1] != self.state_dim:
             raise InputError(f"{self.name}: states have shape {states.shape}; expected (n, {self.state_dim})")
@@ -139,7 +139,11 @@ class Actor:
         x = (states if statistics is None else statistics(states)).astype(np.float32)
         for w, b in zip(self.weights[:-1], self.biases[:-1]):
             x = HIDDEN[self.hidden](x @ w + b)
-        x = x @ self.weights[-1] + self.biases[-1]
+        return x
+
+    def __call__(self, states: np.ndarray) -> np.ndarray:
+        """Return the action for each row of `states`."""
+        x = self.latent(states) @ self.weights[-1] + self.biases[-1]
         if self.output == "tanh":
             if self.mean_clip is not None:
                 x = np.clip(x, -self.mean_clip, self.mean_clip)
@@ -218,6 +222,19 @@ def load_d4rl_actor(path: str | Path, *, bounds: Bounds | None = None) -> Actor:
         high=high,
         name=name,
     )
+
+
+def d4rl_log_std(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
+    """Return weight (inputs, outputs) and bias of the layer that gives log σ of the policy in a D4RL file."""
+    name = str(path)
+    with sentence_for(path, "an HDF5 file", HDF5_ERRORS), h5py.File(path, "r") as file:
+        group = hdf5_member(file, POLICY_GROUP, name)
+        weight, bias = (_hdf5_array(group, f"last_fc_log_std/{part}", name) for part in ("weight", "bias"))
+        total = weight.nbytes + bias.nbytes
+        check_declared_bytes(total, Path(path).stat().st_size, name, POLICY_GROUP)
+        return _floats(weight[()], "last_fc_log_std/weight", name).T, _floats(
+            bias[()], "last_fc_log_std/bias", name
+        )
 
 
 def _hdf5_array(group: h5py.Group, field: str, name: str) -> h5py.Dataset:

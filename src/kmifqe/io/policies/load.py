@@ -47,9 +47,9 @@ def load_policy(
     hidden: the activation of a Stable-Baselines3 zip that does not show it; None by default.
     """
     box = None if bounds is None else _box(bounds)
-    statistics = _statistics(normalization)
+    statistics = statistics_of(normalization)
     is_given = normalization is not None
-    if isinstance(source, str | Path) and not _is_importable(source):
+    if isinstance(source, str | Path) and not is_importable(source):
         if not str(source).strip():
             raise InputError(f"the name of a policy is empty; expected {FORMATS}")
         policy = _load_file(Path(source), box, hidden, is_given)
@@ -108,7 +108,8 @@ def _check_path(path: Path) -> None:
     require_file(path, f"{beside}?" if os.path.isfile(beside) and not os.path.exists(path) else FORMATS)
 
 
-def _is_importable(source: str | Path) -> bool:
+def is_importable(source: str | Path) -> bool:
+    """Return whether `source` is a name like module:function, and no file of that name exists."""
     return isinstance(source, str) and bool(re.fullmatch(IMPORTABLE, source)) and not Path(source).exists()
 
 
@@ -116,7 +117,8 @@ def _name_of(source: object) -> str:
     return str(getattr(source, "name", None) or getattr(source, "__name__", None) or type(source).__name__)
 
 
-def _statistics(normalization: object) -> Normalization | None:
+def statistics_of(normalization: object) -> Normalization | None:
+    """Return the statistics that `normalization` names, None where there are none."""
     if normalization is None or (isinstance(normalization, str) and normalization == NO_NORMALIZATION):
         return None
     return load_normalization(normalization)

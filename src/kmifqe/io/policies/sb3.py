@@ -83,6 +83,32 @@ def load_sb3_actor(
     )
 
 
+def sb3_log_std(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
+    """Return weight (inputs, outputs) and bias of what gives log σ of a saved SAC, TQC, PPO, A2C or TRPO model.
+
+    On-policy algorithms have one σ for all states, so the weight is 0. TD3 and DDPG have none, and generalised
+    state-dependent exploration draws a new noise matrix at times, which is no distribution of single actions.
+    """
+    archive = Archive(path, str(path))
+    weights = read_state_dict(archive.read("policy.pth"), f"{path}: policy.pth")
+    network = _find_network(weights)
+    width = _parameter(weights, f"{network.layers[-1]}.weight", 2).shape[1]
+    if "actor.log_std.weight" in weights:
+        return _parameter(weights, "actor.log_std.weight", 2).T, _parameter(weights, "actor.log_std.bias", 1)
+    name = next((name for name in ("log_std", "actor.log_std") if name in weights), None)
+    if name is None or weights[name].ndim != 1:
+        why = (
+            "is deterministic (TD3, DDPG)"
+            if name is None
+            else "explores by gSDE, whose noise is kept over steps"
+        )
+        raise InputError(
+            f"{path}: the agent {why}; expected one with a normal distribution, or judge it without --stochastic"
+        )
+    log_std = _parameter(weights, name, 1)
+    return np.zeros((width, len(log_std)), np.float32), log_std
+
+
 def _trained_normalized(settings: dict[str, object], *, on_policy: bool) -> bool:
     """Return whether the zip shows that the agent learned behind a VecNormalize wrapper.
 

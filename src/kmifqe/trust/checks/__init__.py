@@ -12,7 +12,7 @@ import msgspec
 
 from kmifqe.estimators.base import Estimate, Estimator
 from kmifqe.mdp.problem import Problem
-from kmifqe.trust.checks import log, overlap, training, weights
+from kmifqe.trust.checks import log, overlap, ratios, training, weights
 from kmifqe.trust.checks.base import Check
 from kmifqe.trust.checks.log import LogFacts
 from kmifqe.trust.checks.overlap import DensityFacts, OverlapFacts
@@ -27,7 +27,7 @@ class Measurements(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that checks and reports need of a finished fit; a part is None where it could not be measured."""
 
     log: LogFacts
-    uses_density: bool  # whether the estimator uses the behaviour density, and so learns in-sample
+    uses_density: bool  # whether the estimator weights logged actions by the behaviour density
     arrived: float | None = None  # largest share of the value that can have reached Q in so many steps
     overlap: OverlapFacts | None = None
     density: DensityFacts | None = None
@@ -52,7 +52,7 @@ def measure(estimator: Estimator, estimate: Estimate, problem: Problem) -> Measu
     `estimator` made the `estimate` of the `problem`. Without a final state only the log and its overlap are measured.
     """
     near = overlap.next_actions(problem)
-    uses_density = estimator.kernel is not None
+    uses_density = estimator.kernel is not None or estimator.uses_density
     return Measurements(
         log=log.log_facts(problem),
         uses_density=uses_density,
@@ -82,6 +82,7 @@ def checks_of(estimate: Estimate, half_width: float | None = None) -> tuple[Chec
         checks += training.consistency_checks(found.td, found.start, found.chance, half_width)
         checks += log.log_checks(found.log, estimate.gamma, found.uses_density)
         checks += overlap.overlap_checks(found.overlap, found.density, found.uses_density)
+        checks += ratios.ratio_checks(estimate, found.log.rows.in_sample)
         if found.uses_density:
             checks += weights.weight_checks(estimate, found.weights, found.kernel, half_width)
     return tuple(msgspec.structs.replace(check, estimator=estimate.estimator) for check in checks)

@@ -30,6 +30,7 @@ ORDER = (
         "kernel_bias",
         "bias_removed",
     ),
+    *("effective_episodes", "largest_weight", "unseen_steps"),
     *("kernel_outside", "bandwidth", "held_out_td", "disagreement"),
     *("episodes", "interval_width", "rows_dropped", "metric"),
 )

@@ -1,0 +1,70 @@
+"""`kmifqe estimators`: what there is, what each needs, and when to use it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Column, Table
+
+
+def estimators(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME]", help="One estimator, with its settings.", show_default=False),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """List the estimators: what each needs, when to use it and when not.
+
+    Example: kmifqe estimators wpdis
+    """
+    from kmifqe.estimators.base import config_dict  # with the estimators comes JAX, which --help does without
+    from kmifqe.estimators.registry import EstimatorEntry, entries, entry_named
+    from kmifqe.io.serialize import plain, to_json
+
+    def described(entry: EstimatorEntry) -> dict[str, object]:
+        return {
+            "name": entry.name,
+            "label": entry.label,
+            "summary": entry.summary,
+            "needs": list(entry.needs),
+            "targets": entry.targets,
+            "use_when": entry.use_when,
+            "avoid_when": entry.avoid_when,
+            "page": entry.page,
+            "settings": plain(config_dict(entry.config)),
+        }
+
+    chosen = entries() if name is None else (entry_named(name),)
+    if as_json:
+        typer.echo(to_json([described(entry) for entry in chosen], indent=2).decode(), nl=False)
+        return
+    console = Console()
+    if name is None:
+        table = Table(
+            Column("estimator", no_wrap=True),
+            "what it is",
+            "needs",
+            "use it when",
+            "not when",
+            show_lines=True,
+        )
+        for entry in chosen:
+            table.add_row(
+                entry.name,
+                entry.summary,
+                ", ".join(entry.needs) or "nothing",
+                entry.use_when,
+                entry.avoid_when,
+            )
+        console.print(table)
+        return
+    for field, value in described(chosen[0]).items():
+        if not isinstance(value, dict):
+            text = ", ".join(value) if isinstance(value, list) else str(value)
+            console.print(f"{field.replace('_', ' ')}: {text or 'nothing'}", highlight=False, markup=False)
+    console.print("settings, each with its default (--set FIELD=VALUE):", highlight=False)
+    for field, value in config_dict(chosen[0].config).items():
+        console.print(f"  {field} = {value}", highlight=False, markup=False)

@@ -1,0 +1,27 @@
+"""`kmifqe estimators` tells of every entry of the registry what a user must know to choose."""
+
+from __future__ import annotations
+
+import json
+
+from kmifqe.estimators import entries
+
+
+def test_every_estimator_is_listed_with_what_it_needs(kmifqe_command):
+    listed = json.loads(kmifqe_command("estimators", "--json").out)
+    assert [each["name"] for each in listed] == [entry.name for entry in entries()]
+    for each in listed:
+        assert each["use_when"], each["name"]
+        assert each["avoid_when"], each["name"]
+        assert each["settings"], each["name"]
+    needs = {each["name"]: each["needs"] for each in listed}
+    assert needs["fqe"] == []
+    assert needs["wpdis"] == ["a behaviour density", "rows in time order"]
+    assert needs["kmifqe"] == ["a deterministic target", "a behaviour density"]
+
+
+def test_one_estimator_is_told_with_its_settings(kmifqe_command):
+    out = kmifqe_command("estimators", "best-dice").out
+    assert "exponent = 1.5" in out
+    assert "docs/estimators/dice.md" in out
+    assert kmifqe_command("estimators", "no-such").code == 2
