@@ -116,7 +116,9 @@ def test_a_value_of_the_wrong_kind_is_refused(setting: str) -> None:
 
 
 def test_unknown_names_are_refused_with_those_known() -> None:
-    with pytest.raises(InputError, match=r"estimator 'dice' is unknown; expected one of kmifqe, .*sr-dice"):
+    with pytest.raises(
+        InputError, match=r"estimator 'dice' is unknown; expected one of auto, kmifqe, .*sr-dice"
+    ):
         make_estimator("dice")
     with pytest.raises(
         InputError, match=r"preset 'atari' is unknown; expected one of default, pendulum, mujoco, d4rl"

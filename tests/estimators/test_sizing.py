@@ -10,7 +10,7 @@ from estimators.small import lqr_problem
 from kmifqe.api import evaluate
 from kmifqe.estimators import make_estimator
 from kmifqe.estimators.base import config_dict, soft_share
-from kmifqe.estimators.registry import DEFAULT, entries
+from kmifqe.estimators.registry import DEFAULT, entries, entry_named
 from kmifqe.estimators.sizing import FOLDS, SIZES, TAU, TYPICAL, ProblemSize, fit_size, size_of
 from kmifqe.experiments.study import default_runs
 
@@ -74,8 +74,10 @@ def test_the_default_preset_gives_exactly_these_sizes(name: str, steps: int | No
     for rows in (500, 20_000, 500_000):
         problem_size = ProblemSize(rows, 0.95)
         size, made = fit_size(problem_size, steps), make_estimator(name, size=problem_size, steps=steps)
-        given = made.config.hidden, made.config.batch, made.config.learning_rate, made.config.tau
-        assert given == (size.hidden, size.batch, size.learning_rate, size.tau)
+        sizes = entry_named(name).sized(size).keys() & {"hidden", "batch", "learning_rate", "tau"}
+        assert {each: getattr(made.config, each) for each in sizes} == {
+            each: getattr(size, each) for each in sizes
+        }
         assert made.default_steps == made.config.decay_steps == size.steps
 
 
