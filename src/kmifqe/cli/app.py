@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 import warnings
 from typing import Any
@@ -42,10 +43,37 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):  # both are None where the shell has closed them
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # V̂ in Latin-1 is no reason to lose an hour's work
+    if type(sys.stderr) is io.TextIOWrapper and sys.stderr is sys.__stderr__:
+        plain = sys.stderr
+        sys.stderr = _Stderr(plain.detach(), plain.encoding, "replace", line_buffering=True)
     with warnings.catch_warnings():
         warnings.simplefilter("always", CacheWarning)
         _show_cache_warnings()
         _run()
+
+
+class _Stderr(io.TextIOWrapper):
+    """A stderr that, once it finds no room (a full disk), is silent: nobody can be told, but the work can go on."""
+
+    def write(self, text: str, /) -> int:
+        """Write `text`, or nothing where there is no room."""
+        try:
+            return super().write(text)
+        except OSError:
+            return self._fall_silent()
+
+    def flush(self) -> None:
+        """Pass on what was written, or drop it where there is no room."""
+        try:
+            super().flush()
+        except OSError:
+            self._fall_silent()
+
+    def _fall_silent(self) -> int:
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, self.fileno())
+        os.close(nothing)
+        return 0
 
 
 def _run() -> None:

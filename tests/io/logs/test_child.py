@@ -144,13 +144,11 @@ def test_a_name_that_is_a_tuple_doubled_59_times_is_refused(tmp_path):
     """As text it would be longer than any memory; as a pickle it has 244 bytes."""
     pickle_path = tmp_path / "vecnormalize.pkl"
     pickle_path.write_bytes(TUPLES)
-    began = time.monotonic()
-    with pytest.raises(InputError, match=r"vecnormalize\.pkl: damaged|refers to"):
+    with pytest.raises(InputError, match=r"vecnormalize\.pkl: damaged"):
         load_normalization(pickle_path)
     write_sb3(tmp_path / "model.zip", {}, torch_zip({}, TUPLES))
-    with pytest.raises(InputError, match=r"model\.zip"):
+    with pytest.raises(InputError, match=r"model\.zip.*: damaged"):
         load_policy(tmp_path / "model.zip")
-    assert time.monotonic() - began < 10
 
 
 def test_a_stream_of_negative_length_is_refused(tmp_path, log):
@@ -171,10 +169,8 @@ def test_a_stream_of_negative_length_is_refused(tmp_path, log):
     at = data.index(length, start + 8, body)
     struct.pack_into("<q", data, at, start - body)  # the next message is this one again
     (tmp_path / "stream.arrow").write_bytes(data)
-    began = time.monotonic()
-    with pytest.raises(InputError, match=r"stream\.arrow"):
+    with pytest.raises(InputError, match=r"stream\.arrow: cannot be read as an Arrow table"):
         load_dataset(tmp_path / "stream.arrow")
-    assert time.monotonic() - began < 10
 
 
 def test_a_program_of_20000_parentheses_is_refused(tmp_path):
