@@ -163,7 +163,7 @@ class Evaluation:
     def phase(self, out: str) -> str:
         """Return what the run was doing last, by the files it has written."""
         found = [phase for phase, name in PHASES.items() if (self.folder / out / name).exists()]
-        return found[-1] if found else "starting"
+        return found[-1] if found else "reading files, fitting the density"
 
 
 def kills(rng: random.Random, end: float, add: Callable[..., None]) -> None:
@@ -174,7 +174,8 @@ def kills(rng: random.Random, end: float, add: Callable[..., None]) -> None:
             out = f"run{rng.randrange(10**9)}"
             while True:
                 # Towards the end of the soak a run is let through.
-                limit = rng.uniform(0.0, 1.1 * evaluation.seconds) if time.monotonic() < end else 600.0
+                share = rng.choice((0.15, 1.1))  # files are read and the density is fitted in the first part
+                limit = rng.uniform(0.0, share * evaluation.seconds) if time.monotonic() < end else 600.0
                 code = evaluation.wait(evaluation.start(out), limit)
                 if code is not None:
                     break
@@ -289,7 +290,7 @@ def main() -> int:
 
 def write(path: Path, what: str, mine: dict[str, Any]) -> None:
     """Put the counts of one kind into the record; the other kinds may be soaking at the same time."""
-    with FileLock(path.with_suffix(".lock")):
+    with FileLock(Path(tempfile.gettempdir(), "kmifqe-soak.lock")):
         record = json.loads(path.read_text()) if path.exists() else {}
         whole = path.with_suffix(".new")
         whole.write_text(json.dumps(record | {what: mine}, indent=1, sort_keys=True) + "\n")
