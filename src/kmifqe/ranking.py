@@ -83,6 +83,7 @@ def rank(
     resume: bool = False,
     force: bool = False,
     save_seconds: float = SAVE_SECONDS,
+    cache: bool = True,
     watch: Watch | None = None,
     stop_asked: Callable[[], bool] = lambda: False,
     command: Sequence[str] = (),
@@ -111,6 +112,7 @@ def rank(
         resume: go on with the run in `out`.
         force: replace an earlier run in `out`.
         save_seconds: the least time between two snapshots.
+        cache: keep the log as plain arrays in the user's cache folder, and take it from there (`load_dataset`).
         watch: hears sentences and progress; by default they are shown where stderr is a terminal, or in a notebook.
         stop_asked: asked between blocks of steps; True saves and raises `store.Interrupted`.
         command: the command line that asks, for the record.
@@ -146,7 +148,7 @@ def rank(
         log = (
             data
             if isinstance(data, Transitions)
-            else load_dataset(str(data), max_episode_steps=max_episode_steps)
+            else load_dataset(str(data), max_episode_steps=max_episode_steps, cache=cache)
         )
         for name, target in zip(named, targets):
             with _naming(name):

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from kmifqe.cli.dataset import Data, MaxEpisodeSteps
+from kmifqe.cli.dataset import Data, MaxEpisodeSteps, NoCache
 from kmifqe.cli.evaluate import ESTIMATORS, SAVE_SECONDS, Behavior
 from kmifqe.cli.session import Interrupts, check_memory_limit, keep_compiled_programs
 from kmifqe.errors import InputError, printable, shown
@@ -74,6 +74,7 @@ def rank(
         typer.Option(help="Statistics the policies' inputs were normalised with (VecNormalize), or 'none'."),
     ] = None,
     max_episode_steps: MaxEpisodeSteps = None,
+    no_cache: NoCache = False,
     truth: Annotated[
         Path | None,
         typer.Option(
@@ -151,6 +152,7 @@ def rank(
                 out=out,
                 resume=resume,
                 force=force,
+                cache=not no_cache,
                 save_seconds=save_seconds,
                 watch=watch,
                 stop_asked=interrupts.asked,
