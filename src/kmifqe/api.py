@@ -541,7 +541,7 @@ def find_density(
         return behavior, None
     if not _needs_density(estimators):
         return None, None
-    assert isinstance(behavior, str)  # `_behavior_or_default` has chosen one
+    assert isinstance(behavior, str)  # `behavior_or_default` has chosen one
     low, high = getattr(target, "low", None), getattr(target, "high", None)
     load = partial(load_policy, normalization=normalization)
     parsed = parse_behavior(behavior, low=low, high=high, load=load)
