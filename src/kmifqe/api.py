@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Required, TypedDict
 
 import jax
+import numpy as np
 
 from kmifqe.behavior import FitReport, FitRequest, TanhMixture, fit_or_load, parse_behavior
 from kmifqe.errors import InputError, shown
@@ -39,6 +40,7 @@ from kmifqe.io.policies import check_policy_fits, load_policy, load_stochastic_p
 from kmifqe.mdp import Problem, Transitions
 from kmifqe.mdp.ask import Behavior, Logged, Policy, action_box
 from kmifqe.mdp.policies import Answers, judged, judged_together
+from kmifqe.mdp.returns import episode_returns
 from kmifqe.report.figures import save_figures
 from kmifqe.report.page import REPORT
 from kmifqe.report.result import RESULT, Question, Result
@@ -51,6 +53,7 @@ from kmifqe.trust.checks import measure
 from kmifqe.trust.choice import average
 from kmifqe.trust.interval import LEVEL, check_level
 from kmifqe.trust.landscape import LANDSCAPE, keep_landscape
+from kmifqe.trust.logged import logged_controller
 from kmifqe.trust.verdict import check_accepted
 
 SEEDS = 10
@@ -189,6 +192,7 @@ def evaluate(
             notes=notes,
             accepted=accept,
         )
+        returns = episode_returns(log, gamma)
         del log
         announce(problem, watch)
         return evaluate_problem(
@@ -203,6 +207,7 @@ def evaluate(
             run=run,
             on_progress=on_progress,
             watch=watch,
+            logged_returns=returns,
             command=command,
             behavior_fit=fit_report,
         )
@@ -221,6 +226,7 @@ def evaluate_problem(
     run: RunDirectory | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     watch: Watch | None = None,
+    logged_returns: np.ndarray | None = None,
     **more: Any,
 ) -> Result:
     """Return what `estimators` say of a problem that is built already; `evaluate` builds one from files.
@@ -237,6 +243,8 @@ def evaluate_problem(
         run: the opened run directory for snapshots, result.json, report and figures; None for none.
         on_progress: called after every record of a fit.
         watch: hears sentences and progress; None for silence.
+        logged_returns: normalised returns of the logged episodes (`mdp.returns.episode_returns`), with which the
+            headline is compared; None for no comparison.
         more: further fields of `Result.judged`, such as `references`.
     """
     watch = Watch() if watch is None else watch
@@ -263,7 +271,12 @@ def evaluate_problem(
         )
         for name in averages
     ]
-    result = Result.judged([*averaged, *estimates], question, level=level, digests=digests(data), **more)
+    logged = None
+    if logged_returns is not None:
+        logged = logged_controller(problem, logged_returns, estimates[0].seeds)
+    result = Result.judged(
+        [*averaged, *estimates], question, logged=logged, level=level, digests=digests(data), **more
+    )
     if run is not None:
         store_result(result, run, watch)
     return result

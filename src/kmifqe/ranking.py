@@ -14,7 +14,6 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -33,7 +32,6 @@ from kmifqe.api import (
 )
 from kmifqe.errors import InputError, shown
 from kmifqe.estimators import Estimate, Estimator
-from kmifqe.estimators.base import bootstrapped
 from kmifqe.estimators.fit import make_plan
 from kmifqe.estimators.forecast import policies_at_once
 from kmifqe.estimators.registry import DEFAULT
@@ -46,15 +44,15 @@ from kmifqe.mdp.ask import Behavior, Logged, Policy
 from kmifqe.mdp.policies import Answers, ask_policy, common_box, judged
 from kmifqe.mdp.returns import episode_returns
 from kmifqe.report.ranking import RANKING, RANKING_CSV, RANKING_TEX, Ranking, write_csv, write_tex
-from kmifqe.report.ranking_judged import LoggedController, judged_ranking
+from kmifqe.report.ranking_judged import judged_ranking
 from kmifqe.report.ranking_page import RANKING_FIGURE, RANKING_PAGE, save_ranking_figure, write_ranking_page
 from kmifqe.report.result import Question
 from kmifqe.report.watch import Watch, default_watch
 from kmifqe.store import RunDirectory, open_run
 from kmifqe.store.checkpoints import SAVE_SECONDS
 from kmifqe.store.identity import digests, fingerprint, joint_fingerprint
-from kmifqe.trust.influence import chosen_episodes, moves_of_mean
 from kmifqe.trust.interval import LEVEL, check_level
+from kmifqe.trust.logged import logged_controller
 from kmifqe.trust.ranking import combined, joint, p_best, value_draws
 from kmifqe.trust.verdict import judge_run
 
@@ -173,7 +171,7 @@ def rank(
         ranking = judged_ranking(
             case.names,
             estimates,
-            _logged_controller(case, all_seeds),
+            logged_controller(case.problem, case.returns, all_seeds),
             question,
             level=level,
             files=[str(each) if isinstance(each, str | PathLike) else "" for each in named.values()],
@@ -392,15 +390,6 @@ def joined(first: Estimate, more: Estimate) -> Estimate:
         infos={name: np.concatenate([first.infos[name], more.infos[name]], axis=1) for name in first.infos},
         seconds=first.seconds + more.seconds,
     )
-
-
-def _logged_controller(case: Case, seeds: Sequence[int]) -> LoggedController:
-    """Return what the logged episodes say of their controller, also by each network's weights of them."""
-    keys = jnp.stack([jax.random.key(seed) for seed in seeds])
-    weights = np.asarray(bootstrapped(case.problem, keys).episode_weights, np.float64)
-    values = weights @ case.returns / weights.sum(axis=1)
-    chosen = chosen_episodes(case.problem.counts.used, len(case.returns))
-    return LoggedController(case.returns, values, moves_of_mean(case.returns, chosen))
 
 
 def store_ranking(ranking: Ranking, run: RunDirectory, watch: Watch) -> None:

@@ -9,9 +9,10 @@ import numpy as np
 
 from kmifqe.estimators.base import Estimate
 from kmifqe.report.ranking import Ranking
-from kmifqe.report.ranking_judged import LoggedController, judged_ranking
+from kmifqe.report.ranking_judged import judged_ranking
 from kmifqe.trust.checks import Measurements
 from kmifqe.trust.influence import ChanceFacts, moves_of_mean
+from kmifqe.trust.logged import LoggedController
 from report.small import small_estimate, small_question
 
 NETWORKS, EPISODES = 6, 50

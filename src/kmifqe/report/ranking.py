@@ -15,6 +15,7 @@ from kmifqe.io.files import write_file
 from kmifqe.io.format import number
 from kmifqe.io.serialize import json_schema, plain, read_json, write_json
 from kmifqe.report.result import Provenance, Question
+from kmifqe.trust.logged import LoggedValue
 from kmifqe.trust.scores import Scores
 from kmifqe.trust.verdict import Word
 
@@ -69,16 +70,6 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     def separated(self) -> bool:
         """Whether the simultaneous interval excludes 0: the two are told apart."""
         return self.simultaneous_low > 0.0
-
-
-class LoggedValue(msgspec.Struct, frozen=True):
-    """What the controller that made the log was worth: the mean return of its episodes."""
-
-    value: float
-    low: float
-    high: float
-    episodes: int
-    return_std: float  # standard deviation of one episode's normalised return
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from math import ceil
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtri, stdtrit
+from scipy.special import ndtri
 
 from kmifqe.behavior.fit_report import FitReport
 from kmifqe.estimators.base import Estimate
@@ -18,12 +17,12 @@ from kmifqe.report.ranking import (
     Advice,
     Difference,
     EstimatorValue,
-    LoggedValue,
     RankedPolicy,
     Ranking,
 )
 from kmifqe.report.result import Question, provenance
 from kmifqe.trust.interval import interval_of
+from kmifqe.trust.logged import LoggedController, LoggedValue, logged_value
 from kmifqe.trust.ranking import (
     Joint,
     PolicyValue,
@@ -43,15 +42,6 @@ SURE = 0.95  # chance from which on something is said without a reservation
 TRIED = 3  # policies to try next, at most
 ONLINE = 10  # episodes of each of them
 TOGETHER = "ranking"  # in the scores: what all estimators say together
-
-
-@dataclass(frozen=True)
-class LoggedController:
-    """What the log says of the controller that made it."""
-
-    returns: np.ndarray  # (episodes,): normalised returns (`mdp.returns.episode_returns`)
-    values: np.ndarray  # (networks,): their mean by the episode weights of each seed
-    moves: np.ndarray  # of the mean, as `ChanceFacts.moves`
 
 
 def judged_ranking(
@@ -138,15 +128,6 @@ def judged_ranking(
         behavior_fit=behavior_fit,
         scores={} if truth is None else _scores(names, estimates, values, truth, level),
     )
-
-
-def logged_value(returns: np.ndarray, level: float) -> LoggedValue:
-    """Return what the controller that made the log was worth, by the normalised `returns` of its episodes."""
-    count = len(returns)
-    std = float(returns.std(ddof=1)) if count > 1 else 0.0
-    half = float(stdtrit(count - 1, 0.5 + 0.5 * level)) * std / np.sqrt(count) if count > 1 else 0.0
-    mean = float(returns.mean())
-    return LoggedValue(mean, float(mean - half), float(mean + half), count, std)
 
 
 def advise(ranking: Sequence[RankedPolicy], differences: Sequence[Difference], logged: LoggedValue) -> Advice:

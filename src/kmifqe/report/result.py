@@ -23,6 +23,7 @@ from kmifqe.mdp.problem import Problem, RowCounts
 from kmifqe.trust.checks import Check, restored
 from kmifqe.trust.choice import sentence
 from kmifqe.trust.interval import LEVEL, ConfidenceInterval, interval_of
+from kmifqe.trust.logged import Comparison, LoggedController, compared_with_logged, comparison_sentence
 from kmifqe.trust.verdict import Verdict, judge_run
 
 if TYPE_CHECKING:
@@ -109,6 +110,9 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     intervals: dict[str, ConfidenceInterval | None]  # by estimator; None where its seeds cannot tell
     verdicts: dict[str, Verdict]  # by estimator
     checks: tuple[Check, ...]  # the worst first
+    comparison: Comparison | None = (
+        None  # of the headline with the logged controller; None where not asked for
+    )
     references: dict[str, float] = {}  # values known otherwise, such as the truth of a demo
     behavior_fit: FitReport | None = None  # the report of a density that was fitted for this result
     extra: dict[str, Any] = {}  # what one command alone has to say, such as the demo's sizes
@@ -135,6 +139,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         level: float = LEVEL,
         command: Iterable[str] = (),
         digests: dict[str, str] | None = None,
+        logged: LoggedController | None = None,
         references: dict[str, float] | None = None,
         behavior_fit: FitReport | None = None,
         extra: dict[str, Any] | None = None,
@@ -142,10 +147,14 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         """Return the result of `estimates` that were made from one log and measured.
 
         `question` says what was asked, `level` is the intervals' (0.95 by default). `command` are the arguments
-        of the command line, `digests` those of `store.identity.digests`. `references`, `behavior_fit` and `extra`
-        are kept as the fields of these names.
+        of the command line, `digests` those of `store.identity.digests`. `logged` is what the log says of the
+        controller that made it, which the headline is compared with where it is given. `references`, `behavior_fit`
+        and `extra` are kept as the fields of these names.
         """
         judgement = judge_run(estimates, question.accepted)
+        comparison = None
+        if logged is not None:
+            comparison = compared_with_logged(estimates[0], judgement.verdict, logged, level)
         return cls(
             question=question,
             provenance=provenance(command, digests=digests),
@@ -154,6 +163,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
             intervals={estimate.estimator: interval_of(estimate, level) for estimate in estimates},
             verdicts=judgement.verdicts,
             checks=judgement.checks,
+            comparison=comparison,
             references=references or {},
             behavior_fit=behavior_fit,
             extra=extra or {},
@@ -188,6 +198,13 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     def choice(self) -> str:
         """What the headline averages and why, in a sentence; "" where it is a single estimator's."""
         return sentence(self.estimate, self.verdicts) if self.estimate.members else ""
+
+    @property
+    def better(self) -> str:
+        """Whether the policy is better than the logged controller, in a sentence; "" where nobody compared."""
+        if self.comparison is None:
+            return ""
+        return comparison_sentence(self.comparison, LEVEL if self.interval is None else self.interval.level)
 
     def __getitem__(self, estimator: str) -> Estimate:
         """Return the estimate of the estimator with this name."""

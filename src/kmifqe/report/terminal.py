@@ -54,7 +54,7 @@ def headline(result: Result) -> list[str]:
         f"Per step means discounted and normalised, (1 − γ) Σ γᵗ r with γ = {gamma:g}; the discounted return is "
         f"{number(result.discounted_return, decimals=2)}.",
     ]
-    return [*sentences, result.choice] if result.choice else sentences
+    return [*sentences, *(each for each in (result.better, result.choice) if each)]
 
 
 def estimates_table(
