@@ -182,8 +182,8 @@ def chosen_answer(each: Answer, grid: Array, widest: Array) -> tuple[Answer, Arr
     Around a smooth target a Gaussian kernel moves the value by c·h² + O(h⁴), at every step and so in all. Twice the
     answer at h less the answer at √2·h is free of c (Richardson's extrapolation). SLOPE chooses h among those of
     which √2·h is at most the `widest` place of the `grid` that the log allows, and which leave enough episodes.
-    `each` holds the answers of all bandwidths. Where none leaves enough episodes the one that leaves most answers, and
-    the check of effective episodes refuses it. (Wider kernels have more episodes, but judge another policy.)
+    `each` holds the answers of all bandwidths. Where none leaves enough episodes the one that leaves most
+    answers, and the check of effective episodes refuses it. (Wider kernels have more, but judge another policy.)
     """
     narrow = jax.tree.map(lambda column: column[:-TO_DOUBLE], each)
     wide = jax.tree.map(lambda column: column[TO_DOUBLE:], each)
