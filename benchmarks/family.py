@@ -174,6 +174,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--problems", nargs="*", default=list(CASES), choices=list(CASES))
+    parser.add_argument("--estimators", nargs="*", help="by default all but the paper's own settings")
     parser.add_argument("--sources", type=Path, help="keeps measured truths; by default a temporary folder")
     given = parser.parse_args()
     record = json.loads(given.out.read_text()) if given.out.exists() else {}
@@ -184,9 +185,10 @@ def main() -> None:
                 problem, {"truth": case.truth, "steps": case.steps, "seeds": SEEDS, "rows": []}
             )
             done = {row["estimator"] for row in found["rows"]}
-            for entry in entries():
-                if entry.name not in (*LEFT_OUT, *done):
-                    found["rows"].append(measured(entry.name, case))
+            names = given.estimators or [entry.name for entry in entries() if entry.name not in LEFT_OUT]
+            for name in names:
+                if name not in done:
+                    found["rows"].append(measured(name, case))
                     write_file(given.out, json.dumps(record, indent=1).encode())
     print(table(record))
 

@@ -12,6 +12,7 @@ from kmifqe.errors import InputError
 from kmifqe.estimators import Estimate, fit
 from kmifqe.mdp.problem import Problem, row_order, trajectory_rows
 from kmifqe.mdp.transitions import Transitions
+from kmifqe.trust.checks.ratios import EFFECTIVE
 from kmifqe.worlds.lqr import LQR, LinearGaussian
 from kmifqe.worlds.stochastic_lqr import GaussianLinearPolicy, stochastic_target
 
@@ -193,3 +194,13 @@ def test_a_problem_that_was_not_laid_out_or_has_no_density_is_refused() -> None:
         answer("pdis", Problem.build(log, world.policy, world.behavior, 0.5))
     with pytest.raises(InputError, match="needs a behaviour density"):
         answer("pdis", Problem.build(log, world.policy, None, 0.5, trajectories=True))
+
+
+def test_where_no_bandwidth_leaves_enough_episodes_few_are_reported() -> None:
+    """A kernel as wide as the logged actions would leave many, and give about the behaviour's value."""
+    world = make_world(0.8)
+    problem = Problem.build(world.collect(0, 60, 25), world.policy, world.behavior, 0.8, trajectories=True)
+    for kind in ("is", "wis"):
+        found = answer(kind, problem)
+        assert found.infos["effective_episodes"][0, 0] < 10.0
+        assert EFFECTIVE.level(float(found.infos["effective_episodes"][0, 0])) == "bad"

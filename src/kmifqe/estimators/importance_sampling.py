@@ -182,21 +182,21 @@ def chosen_answer(each: Answer, grid: Array, widest: Array) -> tuple[Answer, Arr
     Around a smooth target a Gaussian kernel moves the value by c·h² + O(h⁴), at every step and so in all. Twice the
     answer at h less the answer at √2·h is free of c (Richardson's extrapolation). SLOPE chooses h among those of
     which √2·h is at most the `widest` place of the `grid` that the log allows, and which leave enough episodes.
-    `each` holds the answers of all bandwidths. Where none is left the one with most episodes answers as it is.
+    `each` holds the answers of all bandwidths. Where none leaves enough episodes the one that leaves most
+    answers, and the check of effective episodes refuses it. (Wider kernels have more, but judge another policy.)
     """
     narrow = jax.tree.map(lambda column: column[:-TO_DOUBLE], each)
     wide = jax.tree.map(lambda column: column[TO_DOUBLE:], each)
     extrapolated = narrow._replace(
         value=2.0 * narrow.value - wide.value, influence=2.0 * narrow.influence - wide.influence
     )
-    usable = (narrow.effective_episodes >= LEAST_EPISODES) & (
-        jnp.arange(len(narrow.value)) + TO_DOUBLE <= widest
-    )
-    chosen = slope_choice(extrapolated.value, extrapolated.standard_error, usable)
-    most = jnp.argmax(each.effective_episodes)
-    found, place = jnp.any(usable), jnp.where(jnp.any(usable), chosen, most)
-    answer = jax.tree.map(lambda a, b: jnp.where(found, a[chosen], b[most]), extrapolated, each)
-    return answer, grid[place], each.value[place] - answer.value
+    allowed = jnp.arange(len(narrow.value)) + TO_DOUBLE <= widest
+    usable = allowed & (narrow.effective_episodes >= LEAST_EPISODES)
+    most = jnp.argmax(jnp.where(allowed, narrow.effective_episodes, -1.0))
+    best = slope_choice(extrapolated.value, extrapolated.standard_error, usable)
+    chosen = jnp.where(jnp.any(usable), best, most)
+    answer = jax.tree.map(lambda column: column[chosen], extrapolated)
+    return answer, grid[chosen], narrow.value[chosen] - answer.value
 
 
 def answered(

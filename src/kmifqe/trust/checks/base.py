@@ -20,6 +20,7 @@ ORDER = (
     *("reward_range", "cut_values", "time_limit", "reset_states", "reward_shift", "unexplained_ends"),
     *("flat_weights", "clipped_actions", "density_fit"),
     *("distance", "state_coverage", "rare_actions", "nearby_rows", "effective_rows", "mean_weight"),
+    *("effective_episodes", "largest_weight", "unseen_steps"),
     *(
         "clipped_low",
         "clipped_high",
@@ -30,7 +31,6 @@ ORDER = (
         "kernel_bias",
         "bias_removed",
     ),
-    *("effective_episodes", "largest_weight", "unseen_steps"),
     *("kernel_outside", "bandwidth", "held_out_td", "disagreement"),
     *("episodes", "interval_width", "rows_dropped", "metric"),
 )
