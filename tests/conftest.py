@@ -1,6 +1,8 @@
 """Settings that every test shares."""
 
 import os
+import sys
+from collections.abc import Iterator
 from importlib.metadata import version
 
 import pytest
@@ -22,3 +24,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the long files first; `--no-loadscope-reorder` keeps them there."""
     place = {name: number for number, name in enumerate(LONG_FILES)}
     items.sort(key=lambda item: place.get(item.path.name, len(LONG_FILES)))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _few_programs() -> Iterator[None]:
+    """Forget compiled programs between files where they are many: beyond the system's memory maps XLA crashes."""
+    yield
+    if "jax" in sys.modules:
+        from kmifqe.experiments.drive import drop_programs_if_many
+
+        drop_programs_if_many()
