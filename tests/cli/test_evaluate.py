@@ -228,7 +228,7 @@ def test_an_earlier_result_is_not_replaced_unless_asked(kmifqe_command, tmp_path
         (["--set", "hidden"], ["hidden", "FIELD=VALUE"]),
         (["--set", "hidden=many"], ["hidden=many", "256"]),
         (["--set", "layers=3"], ["layers=3", "hidden"]),
-        (["--set", "fqe.tau=0.1"], ["fqe", "kmifqe"]),
+        (["-e", "kmifqe", "--set", "fqe.tau=0.1"], ["fqe", "kmifqe"]),
         (["--set", "clip=2,1"], ["clip", "low < high"]),
         (["--gamma", "1.0"], ["gamma", "< 1"]),
         (["--behavior", "gaussian:x"], ["gaussian:x", "STD"]),

@@ -13,7 +13,7 @@ import pytest
 from jaxtyping import Array
 
 import kmifqe.estimators.forecast as module
-from estimators.small import QUICK, logged, lqr_problem, quick
+from estimators.small import TRAINED, logged, lqr_problem, quick
 from kmifqe.estimators import Estimator, Refresh, fit
 from kmifqe.estimators.fit import Plan, make_plan
 from kmifqe.estimators.forecast import Forecast, make_forecast, placed, with_fallback
@@ -88,7 +88,7 @@ def test_data_in_host_memory_changes_no_bit_of_the_estimate() -> None:
     assert np.isfinite(from_host.values).all()
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", TRAINED)
 def test_every_estimator_can_read_its_data_from_host_memory(name: str) -> None:
     """Tracing is enough: it refuses all but row numbers."""
     estimator, problem = quick(name), lqr_problem()[0].on_host()

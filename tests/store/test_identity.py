@@ -104,7 +104,7 @@ def test_digests_tell_log_policy_and_density_apart():
             fingerprint(replace(problem, **{field: getattr(problem, field) * (1 + 1e-6) + 1e-6}))
         )
         assert {name for name in known if changed[name] != known[name]} == {part}
-    without = replace(problem, log_mu=None, log_mu_target=None)
+    without = replace(problem, log_mu=None, log_mu_target=None, first_log_mu=None)
     assert digests(fingerprint(without)).keys() == {"log", "policy"}
 
 

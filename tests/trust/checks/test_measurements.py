@@ -68,7 +68,7 @@ def numbers(x):
     """Return every number in nested dictionaries and lists, one after the other."""
     if isinstance(x, dict):
         return [number for part in x.values() for number in numbers(part)]
-    if isinstance(x, list):
+    if isinstance(x, list | tuple):
         return [number for part in x for number in numbers(part)]
     return [] if x is None else [x]
 
