@@ -40,7 +40,7 @@ from kmifqe.io.policies import check_policy_fits, load_policy, load_stochastic_p
 from kmifqe.mdp import Problem, Transitions
 from kmifqe.mdp.ask import Behavior, Logged, Policy, action_box
 from kmifqe.mdp.policies import Answers, judged, judged_together
-from kmifqe.mdp.returns import episode_returns
+from kmifqe.mdp.returns import credited_returns
 from kmifqe.report.figures import save_figures
 from kmifqe.report.page import REPORT
 from kmifqe.report.result import RESULT, Question, Result
@@ -192,7 +192,7 @@ def evaluate(
             notes=notes,
             accepted=accept,
         )
-        returns = episode_returns(log, gamma)
+        returns = credited_returns(log, gamma)
         del log
         announce(problem, watch)
         return evaluate_problem(
@@ -243,7 +243,7 @@ def evaluate_problem(
         run: the opened run directory for snapshots, result.json, report and figures; None for none.
         on_progress: called after every record of a fit.
         watch: hears sentences and progress; None for silence.
-        logged_returns: normalised returns of the logged episodes (`mdp.returns.episode_returns`), with which the
+        logged_returns: normalised returns of the logged episodes (`mdp.returns.credited_returns`), with which the
             headline is compared; None for no comparison.
         more: further fields of `Result.judged`, such as `references`.
     """

@@ -42,7 +42,7 @@ from kmifqe.io.policies import check_policy_fits, load_policy
 from kmifqe.mdp import Problem, Transitions
 from kmifqe.mdp.ask import Behavior, Logged, Policy
 from kmifqe.mdp.policies import Answers, ask_policy, common_box, judged
-from kmifqe.mdp.returns import episode_returns
+from kmifqe.mdp.returns import credited_returns
 from kmifqe.report.ranking import RANKING, RANKING_CSV, RANKING_TEX, Ranking, write_csv, write_tex
 from kmifqe.report.ranking_judged import judged_ranking
 from kmifqe.report.ranking_page import RANKING_FIGURE, RANKING_PAGE, save_ranking_figure, write_ranking_page
@@ -271,7 +271,7 @@ def _build(
     for name, target in zip(names, targets):
         with _naming(name):
             answers.append(ask_policy(log, target, density))
-    return Case(problem, tuple(names), tuple(answers), episode_returns(log, gamma))
+    return Case(problem, tuple(names), tuple(answers), credited_returns(log, gamma))
 
 
 class _Networks:

@@ -38,6 +38,7 @@ def test_inspect_prints_what_the_log_holds(tmp_path, fields):
     assert result.exit_code == 0
     for text in ("12 (states 3, actions 2)", "3, length min 4, median 4, max 4", "1 terminated, 2 truncated"):
         assert text in result.output
+    assert "per step, (1 − γ) Σ γᵗ r with γ = 0.99" in result.output
 
 
 def test_inspect_as_json_is_strict_json_even_for_a_broken_log(tmp_path, fields):

@@ -5,16 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
 from kmifqe.errors import printable
+from kmifqe.io.format import number
 from kmifqe.io.logs.load import load_dataset
 from kmifqe.io.logs.save import refuse_target, save_dataset
 from kmifqe.io.logs.summary import DatasetSummary, Spread, inspect
 from kmifqe.io.serialize import to_json
+from kmifqe.mdp.transitions import Transitions
 
 app = typer.Typer(help="Look at a log before trusting it, and change its format.", no_args_is_help=True)
 
@@ -50,9 +53,12 @@ def _inspect(
     data: Data,
     max_episode_steps: MaxEpisodeSteps = None,
     no_cache: NoCache = False,
+    gamma: Annotated[
+        float, typer.Option(min=0.0, max=0.999999, help="Discount of the logged controller's value.")
+    ] = 0.99,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Print what a log holds: episodes, ends, action bounds, NaN, unusable rows, densities.
+    """Print what a log holds: episodes, ends, action bounds, NaN, unusable rows, densities, and its worth.
 
     Example: kmifqe dataset inspect hopper_medium-v2.hdf5
     """
@@ -62,7 +68,7 @@ def _inspect(
         typer.echo(to_json(summary, indent=2).decode(), nl=False)
         return
     console = Console()
-    console.print(_overview(summary))
+    console.print(_overview(summary, _worth(log, gamma)))
     console.print(_actions(summary))
     _print_each(console, "[cyan]note:[/]", summary.notes)
     _print_each(console, "[yellow]warning:[/]", summary.warnings)
@@ -101,7 +107,22 @@ def _print_each(console: Console, label: str, sentences: tuple[str, ...]) -> Non
         console.print(f"{label} {escape(sentence)}", highlight=False)
 
 
-def _overview(summary: DatasetSummary) -> Table:
+def _worth(log: Transitions, gamma: float) -> str:
+    """Return what the controller that made the log earned per step, discounted by `gamma`, with its interval."""
+    from kmifqe.mdp.returns import credited_returns
+    from kmifqe.trust.interval import LEVEL
+    from kmifqe.trust.logged import logged_value
+
+    returns = credited_returns(log, gamma)
+    if not np.isfinite(returns).all():
+        return "unknown: some rewards are not finite"
+    found = logged_value(returns, LEVEL)
+    size = max(abs(found.low), abs(found.high))
+    between = f"{number(found.low, size)} … {number(found.high, size)}"
+    return f"{number(found.value, size)} per step, (1 − γ) Σ γᵗ r with γ = {gamma:g} ({LEVEL:.0%} interval {between})"
+
+
+def _overview(summary: DatasetSummary, worth: str) -> Table:
     name, bold = escape(summary.name), Column(style="bold")
     table = Table(bold, "", title=name, show_header=False, title_justify="left")
     lengths = f"min {summary.length_min:,}, median {summary.length_median:,g}, max {summary.length_max:,}"
@@ -112,6 +133,7 @@ def _overview(summary: DatasetSummary) -> Table:
         "ends": f"{summary.terminated:,} terminated, {summary.truncated:,} truncated",
         "rewards": _spread(summary.rewards),
         "returns": _spread(summary.returns),
+        "logged controller": worth,
         "on a bound": f"{summary.rows_on_bound:,} rows ({summary.rows_on_bound / summary.transitions:.2%})",
         "NaN": _counts(summary.nan),
         "infinity": _counts(summary.infinite),
@@ -128,9 +150,9 @@ def _overview(summary: DatasetSummary) -> Table:
 
 def _actions(summary: DatasetSummary, most: int = 32) -> Table:
     table = Table("action", "low", "high", "exactly low", "exactly high")
-    for number, bounds in enumerate(summary.actions[:most]):
+    for i, bounds in enumerate(summary.actions[:most]):
         ends = (f"{bounds.low:.6g}", f"{bounds.high:.6g}", f"{bounds.at_low:,}", f"{bounds.at_high:,}")
-        table.add_row(str(number), *ends)
+        table.add_row(str(i), *ends)
     if len(summary.actions) > most:
         table.caption = f"and {len(summary.actions) - most} more (--json shows all)"
     return table

@@ -48,6 +48,27 @@ def episode_returns(t: Transitions, gamma: float) -> np.ndarray:
     have followed is taken to be worth the mean return that follows a logged row (`value_units`), discounted by
     `gamma` to the power of the rows that were seen.
     """
+    terms, tails, after = _seen_and_tails(t, gamma)
+    return terms + after * tails
+
+
+def credited_returns(t: Transitions, gamma: float) -> np.ndarray:
+    """Return `episode_returns` of `t`, each with its episode's part in what is taken to follow a cut, (m,).
+
+    The mean is the same. But what follows a cut is the log's mean, which is uncertain too: here an episode whose
+    rewards are higher than the others' is credited with raising it, so that the scatter of these numbers tells how
+    well their mean is known. Where rewards are constant within episodes they are the episodes' rewards, however
+    early the cut.
+    """
+    terms, tails, after = _seen_and_tails(t, gamma)
+    lengths = np.diff([*t.first_rows, len(t)])
+    rewards = np.add.reduceat(t.rewards.astype(np.float64), t.first_rows)
+    raised = (rewards - rewards.sum() / lengths.sum() * lengths) / lengths.mean()
+    return np.asarray(terms + after * tails + tails.mean() * raised)
+
+
+def _seen_and_tails(t: Transitions, gamma: float) -> tuple[np.ndarray, np.ndarray, float]:
+    """Return of every episode the part of its return that was seen, and the discount of the rest; and its value."""
     first = t.first_rows
     last = np.concatenate([first[1:], [len(t)]])
     after, _ = value_units(t, gamma)
@@ -59,5 +80,5 @@ def episode_returns(t: Transitions, gamma: float) -> np.ndarray:
         seen[np.searchsorted(first, row, side="right") - 1] = row + 1
     counted = rows < np.repeat(seen, last - first)
     terms = np.where(counted, (1.0 - gamma) * gamma**steps * t.rewards.astype(np.float64), 0.0)
-    tails = np.where(t.terminated[seen - 1], 0.0, gamma ** (seen - first) * after)
-    return np.asarray(np.add.reduceat(terms, first) + tails)
+    tails = np.where(t.terminated[seen - 1], 0.0, gamma ** (seen - first))
+    return np.asarray(np.add.reduceat(terms, first)), tails, after

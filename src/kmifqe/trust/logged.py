@@ -31,7 +31,7 @@ Answer = Literal["better", "worse", "cannot tell"]
 class LoggedController:
     """What the log says of the controller that made it."""
 
-    returns: np.ndarray  # (episodes,): normalised returns (`mdp.returns.episode_returns`)
+    returns: np.ndarray  # (episodes,): normalised returns (`mdp.returns.credited_returns`)
     values: np.ndarray  # (networks,): their mean by the episode weights of each seed
     moves: np.ndarray  # of the mean, as `ChanceFacts.moves`
 
