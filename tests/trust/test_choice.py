@@ -42,6 +42,12 @@ def test_an_estimate_that_is_not_to_be_used_is_left_out() -> None:
     assert "wrong is judged 'do not use' and left out" in said
 
 
+def test_an_estimator_beside_the_average_is_not_said_to_be_left_out() -> None:
+    estimates = [named("kmifqe"), named("fqe"), named("sr-dice")]
+    found = average("auto", estimates[:2])
+    assert "left out" not in sentence(found, judge_run([found, *estimates]).verdicts)
+
+
 def test_the_average_of_two_that_differ_has_a_wider_interval_than_either_half_of_the_difference() -> None:
     low, high = named("low", shift=-0.2), named("high", shift=0.2)
     found = average("both", [low, high])

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 
 from kmifqe.estimators.base import Estimate
+from kmifqe.estimators.registry import find_entry
 from kmifqe.io.format import percent
 from kmifqe.trust.influence import ChanceFacts
 from kmifqe.trust.interval import variance_of
@@ -41,10 +42,14 @@ def average(name: str, estimates: Sequence[Estimate], accepted: Collection[str] 
 def sentence(estimate: Estimate, verdicts: Mapping[str, Verdict]) -> str:
     """Return what was averaged and why, for a person who reads the `estimate`; `verdicts` are those of the run."""
     members = " and ".join(f"{name} ({percent(weight)})" for name, weight in estimate.members.items())
+    entry = find_entry(estimate.estimator)
+    could_be = (
+        verdicts if entry is None else entry.panel
+    )  # others of the run were asked for beside the average
     left_out = [
         f"{name} is judged '{verdict.word}' and left out"
         for name, verdict in verdicts.items()
-        if name not in (*estimate.members, estimate.estimator)
+        if name in could_be and name not in (*estimate.members, estimate.estimator)
     ]
     how = "weighted by how well each is known" if len(estimate.members) > 1 else "alone"
     return f"{estimate.estimator} is {members}, {how}{''.join(f'; {each}' for each in left_out)}."

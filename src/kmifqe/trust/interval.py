@@ -3,7 +3,8 @@
 V̂ is the mean over K networks. Another log of as many episodes would move it by about σ, which `trust.influence`
 reads off the networks (`ChanceFacts.log_std`). The spread s over networks is averaged out in their mean, s/√K, but it
 also tells how far wrong all of them are alike: measured, by as much as they differ. And where all networks agree they
-are still wrong by about a twentieth of what single episodes scatter, u (`LogFacts.value_unit`). So the interval is
+can still be wrong together: a twentieth of what single episodes scatter, u (`LogFacts.value_unit`), is always
+allowed for. So the interval is
 
     V̂ ± t·√(σ² + s²(1 + 1/K) + (0.05u)² + d²),
 
