@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import itertools
 import json
 import os
 import random
@@ -44,14 +45,17 @@ from kmifqe.behavior import fit  # noqa: E402
 from kmifqe.io.policies.actor import Actor  # noqa: E402
 
 RECORD = ROOT / "experiments" / "results" / "soak.json"
+FIRST = "reading files, fitting the density"
 PHASES = {  # the last of these files that is there says what the run was doing when it was ended
     "begun": "run.json",
     "density fitted": "behavior_fit.json",
     "training": "checkpoints",
     "one estimator finished": "finished",
     "result written": "result.json",
+    "figures begun": "*.png",
     "report written": "report.html",
 }
+KILLS = 8  # of one run, before it is let through
 # A density that is fitted in a second, so that kills fall on everything else as well.
 SMALL_DENSITY: dict[str, Any] = {
     "components": (2,),
@@ -64,6 +68,10 @@ WRITING = {
     os: ("fsync", "replace", "mkdir", "rename", "posix_fallocate"),
     Path: ("write_bytes", "write_text"),
 }
+IN_BATCHES, AS_A_COMMAND = (
+    6.0,
+    10.0,
+)  # seconds for each format in turn; for one format after all have had theirs
 
 
 class Evaluation:
@@ -99,10 +107,14 @@ class Evaluation:
         self.run("reference")  # fills the cache of compiled programs
         shutil.rmtree(folder / "reference")
         began = time.monotonic()
-        self.run("reference")
-        self.seconds = time.monotonic() - began
-        self.truth = self.answer("reference")
-        print(f"an evaluation takes {self.seconds:.1f} s", flush=True)
+        fork, self.begins = self.start("reference"), {FIRST: 0.0}  # phase -> seconds after the start
+        while (code := self.wait(fork, 0.0, kill=False)) is None:
+            self.begins.setdefault(self.phase("reference"), time.monotonic() - began)
+            time.sleep(0.002)
+        self.seconds, self.truth = time.monotonic() - began, self.answer("reference")
+        if code != 0 or self.truth is None:
+            raise RuntimeError(f"the reference failed: {(folder / 'said').read_text(errors='replace')}")
+        print(f"an evaluation takes {self.seconds:.1f} s: {self.begins}", flush=True)
 
     def start(self, out: str, prepare: Callable[[], None] = lambda: None) -> int:
         """Start the command with the run directory `out` in a fork, after `prepare`; return the fork's id.
@@ -132,14 +144,18 @@ class Evaluation:
         finally:
             os._exit(code)
 
-    def wait(self, fork: int, seconds: float = 600.0) -> int | None:
-        """Return the exit code of a fork, or None where it was killed because `seconds` were over."""
+    def wait(self, fork: int, seconds: float = 600.0, *, kill: bool = True) -> int | None:
+        """Return the exit code of a fork, or None where `seconds` were over, and it was killed for that if `kill`."""
         deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
+        while True:
             ended, status = os.waitpid(fork, os.WNOHANG)
             if ended:
                 return os.waitstatus_to_exitcode(status)
-            time.sleep(0.01)
+            if time.monotonic() >= deadline:
+                break
+            time.sleep(0.002)
+        if not kill:
+            return None
         os.kill(fork, signal.SIGKILL)
         os.waitpid(fork, 0)
         return None
@@ -162,8 +178,26 @@ class Evaluation:
 
     def phase(self, out: str) -> str:
         """Return what the run was doing last, by the files it has written."""
-        found = [phase for phase, name in PHASES.items() if (self.folder / out / name).exists()]
-        return found[-1] if found else "reading files, fitting the density"
+        found = [phase for phase, name in PHASES.items() if any((self.folder / out).glob(name))]
+        return found[-1] if found else FIRST
+
+    def kill_in(self, phase: str, out: str, rng: random.Random) -> tuple[int | None, str]:
+        """Run the command and kill it at a random moment of `phase`; return its exit code if it was faster.
+
+        The second of the two is what it was doing. A run that is resumed is in that phase from the start, or past it.
+        """
+        order = [FIRST, *PHASES]
+        begins = [self.begins[name] for name in order if name in self.begins] + [self.seconds]
+        length = min(begin for begin in begins if begin > self.begins[phase]) - self.begins[phase]
+        fork = self.start(out)
+        while (code := self.wait(fork, 0.0, kill=False)) is None:
+            if order.index(self.phase(out)) >= order.index(phase):
+                # What a resumed run does before it is where it was takes about as long as before the first phase.
+                ahead = begins[1] if self.phase(out) != phase else 0.0
+                code = self.wait(fork, rng.uniform(0.0, ahead + length))
+                break
+            time.sleep(0.002)
+        return code, self.phase(out)
 
 
 def kills(rng: random.Random, end: float, add: Callable[..., None]) -> None:
@@ -172,14 +206,19 @@ def kills(rng: random.Random, end: float, add: Callable[..., None]) -> None:
         evaluation = Evaluation(Path(scratch))
         while time.monotonic() < end:
             out = f"run{rng.randrange(10**9)}"
-            while True:
-                # Towards the end of the soak a run is let through.
-                share = rng.choice((0.15, 1.1))  # files are read and the density is fitted in the first part
-                limit = rng.uniform(0.0, share * evaluation.seconds) if time.monotonic() < end else 600.0
-                code = evaluation.wait(evaluation.start(out), limit)
+            code: int | None = None
+            phases = list(evaluation.begins)
+            for number in sorted(
+                rng.choices(range(len(phases)), k=KILLS)
+            ):  # the later, the further the run is
+                code, phase = evaluation.kill_in(phases[number], out, rng)
                 if code is not None:
                     break
-                add("kills", evaluation.phase(out))
+                add("kills", phase)
+                if time.monotonic() > end:
+                    break
+            if code is None:
+                code = evaluation.wait(evaluation.start(out))
             said = (evaluation.folder / "said").read_text(errors="replace")
             is_same = code == 0 and evaluation.answer(out) == evaluation.truth
             add("runs after kills", "same bits" if is_same else "finding", None if is_same else said[-500:])
@@ -240,20 +279,45 @@ def writes(rng: random.Random, end: float, add: Callable[..., None]) -> None:
 
 
 def files(rng: random.Random, end: float, add: Callable[..., None]) -> None:
-    """Load damaged files of every format in turn, each in a watched process."""
-    from fuzz.run import fuzz
+    """Load damaged files of every format in turn, most in batches, some as a user's command does it.
+
+    In batches a fork does the child's job with one file after another, under the child's limits for each: this asks
+    whether the readers are right. What ends such a fork must be a sentence where a command loads it. Loading as a
+    command does, with the child process for each, asks whether all of it holds together; it takes ten times as long.
+    """
+    from fuzz.batches import Batches
+    from fuzz.run import Worker, fuzz, is_finding, signature
     from fuzz.seeds import SEEDS
 
     found = Path(tempfile.mkdtemp(prefix="soak-findings-"))
-    while time.monotonic() < end:
+    with tempfile.TemporaryDirectory(prefix="soak-") as scratch:
+        batches = {}
         for target in SEEDS:
-            summary = fuzz(
-                target, rng.randrange(10**9), min(1.0, max(0.0, end - time.monotonic()) / 60), found
-            )
+            Path(scratch, target).mkdir()
+            batches[target] = Batches(target, Path(scratch, target))
+        for whole in itertools.cycle(SEEDS):
+            for target, batch in batches.items():
+                until = min(end, time.monotonic() + IN_BATCHES)
+                while time.monotonic() < until:
+                    seed = rng.randrange(10**9)
+                    counts, killer = batch.run(seed)
+                    for outcome, number in counts.items():
+                        is_wrong = not outcome.startswith(("ok", "refused", "ended: SIG", "ended: time"))
+                        add(f"in batches: {target}", outcome, f"seed {seed}" if is_wrong else None, number)
+                    if killer is not None:
+                        worker = Worker(target, killer.parent, batch.seeds)
+                        answer = worker.load(killer)
+                        worker.stop()
+                        shutil.copytree(killer.parent, found / f"{target}-{seed}", symlinks=True)
+                        wrong = f"{target}, seed {seed}: {signature(answer)}" if is_finding(answer) else None
+                        add("what ended a batch, as a command loads it", str(answer["kind"]), wrong)
+            if time.monotonic() >= end:
+                return
+            summary = fuzz(whole, rng.randrange(10**9), AS_A_COMMAND / 60, found)
             for outcome, number in summary["outcomes"].items():  # type: ignore[attr-defined]
-                add(f"files: {target}", outcome, count=number)
+                add(f"as a command: {whole}", outcome, count=number)
             for finding in summary["findings"]:  # type: ignore[attr-defined]
-                add("files: findings", finding, f"{target}, seed {summary['seed']}")
+                add("findings as a command", finding, f"{whole}, seed {summary['seed']}")
 
 
 def main() -> int:

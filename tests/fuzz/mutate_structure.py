@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import zlib
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import h5py
@@ -100,18 +102,21 @@ def _hdf5_type(rng: random.Random, file: h5py.File, name: str, array: np.ndarray
 
 
 def _hdf5_filter(rng: random.Random, file: h5py.File, name: str, array: np.ndarray) -> None:
-    import zlib
-
     rows = array.reshape(len(array), -1) if array.ndim else np.zeros((1, 1), np.float32)
     dataset = file.create_dataset(name, rows.shape, rows.dtype, chunks=rows.shape, compression="gzip")
     blobs = (
-        zlib.compress(bytes(48 * 2**20)),
+        _bomb(),
         b"\x00",
         b"\x78\x9c",
         rng.randbytes(64),
         zlib.compress(rows.tobytes())[:-5],
     )
     dataset.id.write_direct_chunk((0, 0), rng.choice(blobs), rng.choice((0, 0, 1)))
+
+
+@cache
+def _bomb() -> bytes:
+    return zlib.compress(bytes(48 * 2**20))
 
 
 HDF5_CHANGES = (_hdf5_link, _hdf5_shape, _hdf5_type, _hdf5_filter)

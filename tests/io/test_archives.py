@@ -1,12 +1,14 @@
 import io
 import zipfile
+import zlib
 
+import h5py
 import numpy as np
 import pytest
 
 from kmifqe.errors import InputError
 from kmifqe.io import archives
-from kmifqe.io.archives import Archive, read_npz
+from kmifqe.io.archives import Archive, check_hdf5_array, read_npz, read_safetensors
 
 
 def write_npy_member(path, blob):
@@ -107,3 +109,47 @@ def test_a_small_archive_may_unpack_to_little(tmp_path):
     np.savez_compressed(tmp_path / "bomb.npz", w0=np.zeros(5_000_000))
     with pytest.raises(InputError, match="unpacks to 40,000,128 bytes; expected at most"):
         read_npz(tmp_path / "bomb.npz")
+
+
+def test_the_header_of_a_safetensors_file_is_bounded(tmp_path):
+    path = tmp_path / "a.safetensors"
+    most = archives.SAFETENSORS_HEADER_LIMIT
+    for length, is_refused_unread in ((most, False), (most + 1, True)):
+        path.write_bytes(length.to_bytes(8, "little") + b'{"x":'.ljust(length))
+        with pytest.raises(InputError) as refused:
+            read_safetensors(path)
+        assert ("declares a header" in str(refused.value)) == is_refused_unread
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"shuffle": True}, {"fletcher32": True}, {"shuffle": True, "fletcher32": True}]
+)
+def test_whatever_hdf5_packs_with_gzip_is_taken(tmp_path, options):
+    """Also chunks of noise, which HDF5 leaves unpacked since packing makes them longer, and rows beyond the last."""
+    rng = np.random.default_rng(0)
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        for name, array in (("noise", rng.integers(0, 256, 1000, np.uint8)), ("zeros", np.zeros(1000))):
+            check_hdf5_array(
+                file.create_dataset(name, data=array, chunks=(64,), compression="gzip", **options), "a"
+            )
+
+
+@pytest.mark.parametrize("options", [{}, {"fletcher32": True}])
+@pytest.mark.parametrize(
+    ("blob", "mask"),
+    [
+        (zlib.compress(bytes(4)), 0),
+        (zlib.compress(bytes(10_000)), 0),
+        (zlib.compress(zlib.compress(bytes(256))), 0),
+        (zlib.compress(bytes(256))[:-8], 0),
+        (b"no gzip", 0),
+        (bytes(4), 1),
+        (bytes(300), 1),
+    ],
+)
+def test_a_chunk_of_another_length_is_refused(tmp_path, options, blob, mask):
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        array = file.create_dataset("x", (100,), "f4", chunks=(64,), compression="gzip", **options)
+        array.id.write_direct_chunk((64,), blob, mask)
+        with pytest.raises(InputError, match="chunk"):
+            check_hdf5_array(array, "a.hdf5")

@@ -21,7 +21,7 @@ from numpy.lib import format as npy
 from safetensors import SafetensorError, safe_open
 
 from kmifqe.errors import InputError, listed, shown
-from kmifqe.io.files import require_file
+from kmifqe.io.files import open_file, require_file
 
 # Real logs compress 1-3 times (flags alone a thousand) and weights hardly: beyond a hundred it is neither.
 MAX_EXPANSION, FREE_BYTES = 100, 16 * 2**20
@@ -40,9 +40,11 @@ ZIP_ERRORS = (
 )
 HDF5_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError, MemoryError)
 _NOT_IN_NUMPY = (TypeError, KeyError, ValueError, AttributeError)  # safetensors on a type that NumPy lacks
+_KEEP_LENGTH = {h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32}  # the latter but for its four bytes
 # The only methods that NumPy, PyTorch and Stable-Baselines3 use; others expand without bound inside one read.
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _HEADER_LIMIT = 65_536  # bytes; NumPy would read as many as the header claims, up to 4 GiB
+SAFETENSORS_HEADER_LIMIT = 4 * 2**20  # bytes of JSON; a checkpoint's has some ten thousand
 
 
 def check_declared_bytes(declared: int, stored: int, name: str, what: str) -> None:
@@ -110,8 +112,20 @@ def read_npz(path: str | Path) -> dict[str, np.ndarray]:
 
 
 def read_safetensors(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Return the arrays and the metadata of a safetensors file."""
-    require_file(path)
+    """Return the arrays and the metadata of a safetensors file.
+
+    The process that needs the arrays reads it itself: the file is a short JSON header and the arrays' bytes, nothing
+    is unpacked, the library is memory-safe, and a child would hand its arrays over in just such a file. The header
+    is bounded before the library parses it, since parsed JSON takes many times its length.
+    """
+    with open_file(path, "a safetensors file") as stream:
+        start = stream.read(8)
+    declared = int.from_bytes(start, "little")
+    if len(start) == 8 and declared > SAFETENSORS_HEADER_LIMIT:
+        raise InputError(
+            f"{path}: declares a header of {declared:,} bytes; expected at most {SAFETENSORS_HEADER_LIMIT:,} "
+            "in a safetensors file"
+        )
     try:
         with safe_open(path, framework="numpy") as file:
             arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
@@ -187,3 +201,35 @@ def check_hdf5_array(dataset: h5py.Dataset, name: str) -> None:
     for shape in (dataset.shape or (), dataset.chunks or ()):
         declared = math.prod((dataset.dtype.itemsize, *map(int, shape)))
         check_declared_bytes(declared, Path(dataset.file.filename).stat().st_size, name, where)
+    if dataset.chunks:
+        _check_hdf5_chunks(dataset, f"{name}: {where}")
+
+
+def _check_hdf5_chunks(dataset: h5py.Dataset, where: str) -> None:
+    """Refuse an array with a chunk that does not unpack to a chunk's bytes: HDF5 would take what lies in memory.
+
+    Only gzip is unpacked here, which is what D4RL and Minari write. LZF and others are left to HDF5.
+    """
+    filters = dataset.id.get_create_plist()
+    kinds = [filters.get_filter(number)[0] for number in range(filters.get_nfilters())]
+    expected = math.prod((dataset.dtype.itemsize, *dataset.chunks))
+    is_gzip = h5py.h5z.FILTER_DEFLATE in kinds and set(kinds) <= _KEEP_LENGTH | {h5py.h5z.FILTER_DEFLATE}
+
+    def check(chunk: Any) -> None:
+        if chunk.byte_offset is None or not is_gzip:
+            return
+        skipped = {kind for place, kind in enumerate(kinds) if chunk.filter_mask >> place & 1}
+        has_checksum = h5py.h5z.FILTER_FLETCHER32 in set(kinds) - skipped
+        if h5py.h5z.FILTER_DEFLATE in skipped:
+            found = chunk.size - 4 * has_checksum
+        else:
+            _, packed = dataset.id.read_direct_chunk(chunk.chunk_offset)
+            try:
+                found = len(zlib.decompressobj().decompress(packed, expected + 1))
+            except zlib.error as error:
+                raise InputError(f"{where}: a chunk is damaged ({shown(error)})") from error
+        if found != expected:
+            more = "more" if found > expected else f"{found:,}"
+            raise InputError(f"{where}: a chunk unpacks to {more} bytes; expected {expected:,}")
+
+    dataset.id.chunk_iter(check)

@@ -126,11 +126,21 @@ def _judged(text: bytes, status: int, *, is_late: bool) -> Answer:
 
 def _work(request: Request) -> Answer:
     forbidden: list[str] = []
-    try:
+
+    def job() -> None:
         os.chdir(request.directory)
-        _forbid(request, forbidden)
-        _limit(request)
+        forbid(request, forbidden)
+        limit(request)
         JOBS[request.job](**request.arguments)
+
+    answer = answer_of(job)
+    return Answer("forbidden", shown(forbidden[0])) if forbidden else answer
+
+
+def answer_of(job: Callable[[], None]) -> Answer:
+    """Do `job` and return how it ended."""
+    try:
+        job()
         answer = Answer("done")
     except InputError as error:
         answer = Answer("refused", str(error)[:MOST_LETTERS])
@@ -138,10 +148,10 @@ def _work(request: Request) -> Answer:
         answer = Answer("memory")
     except Exception as error:  # whatever a library raises on a broken file
         answer = Answer("failed", shown(f"{type(error).__name__}: {error}"))
-    return Answer("forbidden", shown(forbidden[0])) if forbidden else answer
+    return answer
 
 
-def _forbid(request: Request, forbidden: list[str]) -> None:
+def forbid(request: Request, forbidden: list[str]) -> None:
     """Let whatever runs code, calls out or writes elsewhere than it was told to fail, and note it in `forbidden`.
 
     This stops what Python does. Native code is stopped by the limits, and by what the readers refuse to give to it.
@@ -170,7 +180,8 @@ def _forbid(request: Request, forbidden: list[str]) -> None:
     sys.addaudithook(hear)
 
 
-def _limit(request: Request) -> None:
+def limit(request: Request) -> None:
+    """Give this process the limits of the request, beyond the memory that it has already."""
     if resource is None:
         return
     limits = {resource.RLIMIT_CORE: 0, resource.RLIMIT_FSIZE: request.written}

@@ -75,7 +75,7 @@ def test_damage_inside_an_array_is_refused(encoded, write_hdf5):
     data = bytearray(path.read_bytes())
     data[offset : offset + 8] = b"\xff" * 8
     path.write_bytes(data)
-    with pytest.raises(InputError, match=r"log\.hdf5: cannot be read as an HDF5 file at rewards"):
+    with pytest.raises(InputError, match=r"log\.hdf5: rewards: a chunk is damaged"):
         load_dataset(path)
 
 
