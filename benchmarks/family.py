@@ -52,7 +52,7 @@ SLOW = (
     "wdr",
     "dr",
 )  # begun first, the longest before others
-TRUTH_EPISODES = 1_024  # of Hopper
+TRUTH_EPISODES = 256  # of Hopper
 NOISE = 0.2  # of the stochastic targets of Pendulum and Hopper, in half action ranges
 
 
