@@ -1,32 +1,59 @@
-"""Error, time and verdict of every estimator on small problems of known value; nothing is asserted.
+"""Error, time and verdict of every estimator on problems of known value; nothing is asserted.
 
-    python benchmarks/family.py experiments/results/family.json --problems lqr noisy-lqr bandit pendulum
+    python benchmarks/family.py prepare RECORDS                    # Hopper's log and the truths that are measured
+    python benchmarks/family.py run RECORDS --processes 16         # one record a problem, estimator and log
+    python benchmarks/family.py table RECORDS --out experiments/results/family.json
 
-Writes one JSON record with a row for each problem and estimator, after every row, and goes on where the file ends.
-Then it prints a Markdown table of the file. An estimator that refuses a problem stands there with its refusal.
+`run` goes on where the folder ends, so that it can be stopped and given in pieces (`--problems`, `--estimators`).
+An estimator that refuses a problem stands there with its refusal.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import tempfile
+import multiprocessing
+import os
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from kmifqe import InputError, evaluate
-from kmifqe.estimators import entries
+from kmifqe.behavior import GaussianBehavior
+from kmifqe.estimators.registry import all_entries
+from kmifqe.experiments.policies import load_shipped_actors
+from kmifqe.experiments.problems_base import Sources
+from kmifqe.experiments.problems_family import PendulumProblem, Shape
+from kmifqe.experiments.problems_gym import GymProblem
+from kmifqe.experiments.records import kept
 from kmifqe.io.files import write_file
 from kmifqe.mdp import Transitions
+from kmifqe.worlds.gym_truth import Truth, measure_truth
 from kmifqe.worlds.lqr import LQR
+from kmifqe.worlds.pendulum import TrueValue, true_value
+from kmifqe.worlds.pendulum_dynamics import MAX_TORQUE
+from kmifqe.worlds.pendulum_policies import PendulumBehavior, load_pendulum_actors
 from kmifqe.worlds.stochastic_lqr import stochastic_target
 
-SEEDS = 4
+SEEDS = 4  # networks of every fit
 LEFT_OUT = ("kmifqe-paper", "kmifqe-identity", "fqe-paper")  # the paper's settings have tables of their own
+SLOW = (
+    "auto",
+    "mdr",
+    "sr-dice",
+    "kmifqe",
+    "in-sample",
+    "mis",
+    "wdr",
+    "dr",
+)  # begun first, the longest before others
+TRUTH_EPISODES = 256  # of Hopper
+NOISE = 0.2  # of the stochastic targets of Pendulum and Hopper, in half action ranges
 
 
 class Case(NamedTuple):
@@ -37,8 +64,30 @@ class Case(NamedTuple):
     behavior: Any
     gamma: float
     truth: float
-    steps: int
+    truth_error: float = 0.0  # its standard error; 0 where it is a closed form
     stochastic: bool = False
+
+
+class Noisy:
+    """The stochastic target a ~ N(policy(s), (noise · half the range)²), whose actions the environment cuts."""
+
+    def __init__(self, policy: Any, low: np.ndarray, high: np.ndarray) -> None:
+        self.policy, self.low, self.high = policy, low, high
+        self.density = GaussianBehavior(policy, NOISE, low, high)
+        self.name = f"{policy.name} with noise"
+
+    def __call__(self, states: np.ndarray) -> np.ndarray:
+        """Return the mean action for each row of `states`."""
+        return self.policy(states)
+
+    def sample(self, states: np.ndarray, rng: np.random.Generator, n: int) -> np.ndarray:
+        """Return `n` actions drawn by `rng` for each row of `states`, shape (rows, n, d)."""
+        drawn = self.density.sample(rng, np.repeat(states, n, axis=0))
+        return drawn.reshape(len(states), n, -1)
+
+    def log_prob(self, states: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        """Return log π(a|s) of `actions` at `states`, shape (rows,)."""
+        return self.density.log_prob(states, actions)
 
 
 def linear_world() -> LQR:
@@ -58,17 +107,17 @@ def linear_world() -> LQR:
     )
 
 
-def lqr(folder: Path) -> Case:
+def lqr(folder: Path, seed: int) -> Case:
     """Return 200 episodes of 25 steps, γ 0.8, a deterministic target."""
     world = linear_world()
-    return Case(world.collect(0, 200, 25), world.policy, world.behavior, 0.8, world.value, 1_500)
+    return Case(world.collect(seed, 200, 25), world.policy, world.behavior, 0.8, world.value)
 
 
-def noisy_lqr(folder: Path) -> Case:
+def noisy_lqr(folder: Path, seed: int) -> Case:
     """Return the same log, and the same target with normal noise of 0.3."""
     world = linear_world()
     target, truth = stochastic_target(world, 0.3)
-    return Case(world.collect(0, 200, 25), target, world.behavior, 0.8, truth, 1_500, stochastic=True)
+    return Case(world.collect(seed, 200, 25), target, world.behavior, 0.8, truth, stochastic=True)
 
 
 class BanditTarget:
@@ -82,47 +131,141 @@ class BanditTarget:
         return 0.5 * states
 
 
-def bandit(folder: Path) -> Case:
+class BanditDensity:
+    """a ~ N(0, 0.6²)."""
+
+    def log_prob(self, states: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        """Return log μ(a|s), shape (n,)."""
+        return np.sum(-0.5 * (actions / 0.6) ** 2 - np.log(0.6 * np.sqrt(2 * np.pi)), axis=1)
+
+
+def bandit(folder: Path, seed: int) -> Case:
     """Return 2,000 contexts with r = 1 − (a − s)² + noise, a ~ N(0, 0.6²); the target is worth 11/12."""
-    rng, n = np.random.default_rng(0), 2_000
+    rng, n = np.random.default_rng(seed), 2_000
     states, actions = rng.uniform(-1, 1, (n, 1)), rng.normal(0.0, 0.6, (n, 1))
     rewards = 1.0 - (actions - states)[:, 0] ** 2 + rng.normal(0.0, 0.1, n)
     log = Transitions.from_arrays(states, actions, rewards, np.ones(n, bool), name="bandit")
-
-    class Density:
-        def log_prob(self, states: np.ndarray, actions: np.ndarray) -> np.ndarray:
-            return np.sum(-0.5 * (actions / 0.6) ** 2 - np.log(0.6 * np.sqrt(2 * np.pi)), axis=1)
-
-    return Case(log, BanditTarget(), Density(), 0.0, 11 / 12, 1_500)
+    return Case(log, BanditTarget(), BanditDensity(), 0.0, 11 / 12)
 
 
-def pendulum(folder: Path) -> Case:
+def pendulum(folder: Path, seed: int) -> Case:
     """Return 200 episodes of Pendulum, cut after 50 steps, γ 0.9, with the shipped actors."""
-    from kmifqe.experiments.problems_base import Sources
-    from kmifqe.experiments.problems_family import PendulumProblem, Shape
-    from kmifqe.worlds.pendulum_policies import PendulumBehavior, load_pendulum_actors
-
-    shape = Shape("pendulum", 3, 1, 200, 50)
     problem = PendulumProblem(
-        gamma=0.9, seed=0, half="choose", shape=shape, width=0.5, uniform_share=0.2, target="good"
+        gamma=0.9,
+        seed=seed,
+        half="choose",
+        shape=Shape("pendulum", 3, 1, 200, 50),
+        width=0.5,
+        uniform_share=0.2,
+        target="good",
     )
     arrays = problem.arrays(Sources(folder))
-    good, behavior_mean = load_pendulum_actors()
-    behavior = PendulumBehavior(behavior_mean, 0, std=0.5, uniform_share=0.2)
-    return Case(arrays.transitions, good, behavior, 0.9, arrays.truth, 2_500)
+    log, behavior = problem.log()
+    return Case(log, load_pendulum_actors()[0], behavior, 0.9, arrays.truth, arrays.truth_error)
 
 
-CASES: dict[str, Callable[[Path], Case]] = {
+def noisy_pendulum(folder: Path, seed: int) -> Case:
+    """Return the same log, and the same target with normal noise."""
+    case = pendulum(folder, seed)
+    judged = PendulumBehavior(case.policy, 0, std=NOISE, uniform_share=0.0)
+    settings = {"noise": NOISE, "gamma": case.gamma, "episodes": 20_000}
+    truth = kept(
+        folder / "truths",
+        "noisy-pendulum",
+        settings,
+        TrueValue,
+        lambda: true_value(0, judged, case.gamma, 20_000),
+    )
+    bound = np.full(1, MAX_TORQUE, np.float32)
+    target = Noisy(case.policy, -bound, bound)
+    return case._replace(policy=target, truth=truth.value, truth_error=truth.standard_error, stochastic=True)
+
+
+def _hopper(folder: Path, seed: int, noise: float) -> Case:
+    problem = GymProblem(
+        task="hopper",
+        target="target",
+        behavior="behavior",
+        noise=0.3,
+        transitions=60_000,
+        truth_episodes=TRUTH_EPISODES,
+        gamma=0.95,
+        half="choose",
+        seed=1 + seed,
+    )
+    actors = load_shipped_actors("hopper")
+    settings = {"noise": noise, "gamma": problem.gamma, "episodes": TRUTH_EPISODES}
+    truth = kept(
+        folder / "truths",
+        "family-hopper",
+        settings,
+        Truth,
+        lambda: measure_truth(
+            "Hopper-v5",
+            actors.target,
+            episodes=TRUTH_EPISODES,
+            gamma=problem.gamma,
+            noise=noise,
+            seed=1_000,
+            workers=os.cpu_count() or 1,
+        ),
+    )
+    log = problem.log(Sources(folder))
+    low, high = actors.target.low, actors.target.high
+    behavior = GaussianBehavior(actors.behavior, 0.3, low, high)
+    target = Noisy(actors.target, low, high) if noise else actors.target
+    return Case(
+        log, target, behavior, problem.gamma, truth.value, truth.value_standard_error, stochastic=noise > 0
+    )
+
+
+def hopper(folder: Path, seed: int) -> Case:
+    """Return 60,000 rows of Hopper: the shipped behaviour with noise of 0.3, the shipped target, γ 0.95."""
+    return _hopper(folder, seed, 0.0)
+
+
+def noisy_hopper(folder: Path, seed: int) -> Case:
+    """Return the same log, and the same target with normal noise."""
+    return _hopper(folder, seed, NOISE)
+
+
+CASES: dict[str, Callable[[Path, int], Case]] = {
+    "hopper": hopper,
+    "noisy-hopper": noisy_hopper,
+    "pendulum": pendulum,
+    "noisy-pendulum": noisy_pendulum,
     "lqr": lqr,
     "noisy-lqr": noisy_lqr,
     "bandit": bandit,
-    "pendulum": pendulum,
 }
 
 
-def measured(name: str, case: Case) -> dict[str, Any]:
-    """Return what the estimator `name` says of the `case`, and how long it took, compilation included."""
+@cache
+def case_of(problem: str, folder: Path, seed: int) -> Case:
+    """Return the case, which a process builds once."""
+    return CASES[problem](folder, seed)
+
+
+def record_path(folder: Path, problem: str, name: str, seed: int) -> Path:
+    """Return the file of one record."""
+    return folder / "rows" / f"{problem}--{name}--{seed}.json"
+
+
+def measured(folder: Path, problem: str, name: str, seed: int, steps: int | None) -> str:
+    """Keep what the estimator `name` says of a case, and how long it took; return what was found, in words.
+
+    The time is that of the whole call, compilation and checks included.
+    """
+    case = case_of(problem, folder, seed)
     started = time.perf_counter()
+    row: dict[str, Any] = {
+        "problem": problem,
+        "estimator": name,
+        "log_seed": seed,
+        "truth": case.truth,
+        "truth_error": case.truth_error,
+        "seeds": SEEDS,
+    }
     try:
         result = evaluate(
             case.log,
@@ -130,67 +273,106 @@ def measured(name: str, case: Case) -> dict[str, Any]:
             behavior=case.behavior,
             gamma=case.gamma,
             estimators=[name],
-            steps=case.steps,
+            steps=steps,
             seeds=SEEDS,
             stochastic=case.stochastic,
         )
     except InputError as refusal:
-        return {"estimator": name, "refused": str(refusal)}
-    interval = result.interval
-    return {
-        "estimator": name,
-        "value": result.estimate.value,
-        "error": result.estimate.value - case.truth,
-        "interval": None if interval is None else [interval.low, interval.high],
-        "covers": None if interval is None else interval.contains(case.truth),
-        "verdict": result.verdict.word,
-        "checks": list(result.verdict.checks),
-        "seconds": round(time.perf_counter() - started, 1),
+        row["refused"] = str(refusal)
+    else:
+        interval = result.interval
+        row |= {
+            "value": result.estimate.value,
+            "error": result.estimate.value - case.truth,
+            "interval": None if interval is None else [interval.low, interval.high],
+            "covers": None if interval is None else interval.contains(case.truth),
+            "verdict": result.verdict.word,
+            "checks": list(result.verdict.checks),
+            "steps": result.estimate.steps,
+        }
+    row["seconds"] = round(time.perf_counter() - started, 1)
+    path = record_path(folder, problem, name, seed)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_file(path, json.dumps(row, indent=1).encode())
+    return f"{problem} {name} {seed}: {row.get('verdict', 'refused')}, {row['seconds']:.0f} s"
+
+
+def run(given: argparse.Namespace) -> None:
+    """Run what is asked for and not there yet, in several processes; give up what has not begun in time."""
+    names = given.estimators or [entry.name for entry in all_entries() if entry.name not in LEFT_OUT]
+    names = sorted(names, key=lambda name: SLOW.index(name) if name in SLOW else len(SLOW))
+    jobs = [
+        (problem, name, seed)
+        for seed in range(given.logs)
+        for problem in given.problems
+        for name in names
+        if not record_path(given.records, problem, name, seed).exists()
+    ]
+    ends = time.monotonic() + given.seconds
+    fork = multiprocessing.get_context("spawn")  # JAX does not survive a fork
+    with ProcessPoolExecutor(given.processes, mp_context=fork) as pool:
+        futures = {pool.submit(measured, given.records, *job, given.steps): job for job in jobs}
+        for future in as_completed(futures):
+            if time.monotonic() > ends:
+                pool.shutdown(wait=False, cancel_futures=True)
+            if not future.cancelled():
+                print(future.result(), flush=True)
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Return the records as one Markdown table, a row for each estimator; with several logs their RMSE."""
+    names = [entry.name for entry in all_entries() if any(row["estimator"] == entry.name for row in rows)]
+    problems = [problem for problem in CASES if any(row["problem"] == problem for row in rows)]
+    truths = {
+        problem: next(row["truth"] for row in rows if row["problem"] == problem) for problem in problems
     }
-
-
-def table(record: dict[str, Any]) -> str:
-    """Return the record as one Markdown table, a row for each estimator."""
-    problems = list(record)
-    names = list(dict.fromkeys(row["estimator"] for rows in record.values() for row in rows["rows"]))
-    lines = ["| estimator | " + " | ".join(f"{p} (V {record[p]['truth']:.3f})" for p in problems) + " |"]
+    lines = ["| estimator | " + " | ".join(f"{p} (V {truths[p]:.3f})" for p in problems) + " |"]
     lines.append("| --- |" + " --- |" * len(problems))
     for name in names:
-        cells = []
-        for problem in problems:
-            row = next((row for row in record[problem]["rows"] if row["estimator"] == name), None)
-            if row is None:
-                cells.append("")
-            elif "refused" in row:
-                cells.append("refused")
-            else:
-                cells.append(f"{row['error']:+.3f}, {row['seconds']:.0f} s, {row['verdict']}")
+        own = [row for row in rows if row["estimator"] == name]
+        cells = [_cell([row for row in own if row["problem"] == problem]) for problem in problems]
         lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
+def _cell(rows: list[dict[str, Any]]) -> str:
+    answered = [row for row in rows if "refused" not in row]
+    if not answered:
+        return "refused" if rows else ""
+    errors, seconds = [row["error"] for row in answered], np.mean([row["seconds"] for row in answered])
+    error = f"{errors[0]:+.3f}" if len(errors) == 1 else f"RMSE {np.sqrt(np.mean(np.square(errors))):.3f}"
+    words = [row["verdict"] for row in answered]
+    counts = {word: words.count(word) for word in dict.fromkeys(words)}
+    verdict = words[0] if len(counts) == 1 else ", ".join(f"{word} ({n})" for word, n in counts.items())
+    return f"{error}, {seconds:.0f} s, {verdict}"
+
+
 def main() -> None:
-    """Run the problems that are asked for and print the table of all that are in the file."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("out", type=Path)
+    """Prepare, run, or print the table of what is there."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=("prepare", "run", "table"))
+    parser.add_argument("records", type=Path, help="the folder of records, logs and measured truths")
     parser.add_argument("--problems", nargs="*", default=list(CASES), choices=list(CASES))
     parser.add_argument("--estimators", nargs="*", help="by default all but the paper's own settings")
-    parser.add_argument("--sources", type=Path, help="keeps measured truths; by default a temporary folder")
+    parser.add_argument("--logs", type=int, default=1, help="logs of each problem, with seeds 0, 1, …")
+    parser.add_argument("--steps", type=int, help="of every fit; by default the estimators' own")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="after which no fit is begun")
+    parser.add_argument("--out", type=Path, help="table: one JSON file of all records")
     given = parser.parse_args()
-    record = json.loads(given.out.read_text()) if given.out.exists() else {}
-    with tempfile.TemporaryDirectory() as temporary:
+    if given.what == "prepare":
         for problem in given.problems:
-            case = CASES[problem](given.sources or Path(temporary))
-            found = record.setdefault(
-                problem, {"truth": case.truth, "steps": case.steps, "seeds": SEEDS, "rows": []}
-            )
-            done = {row["estimator"] for row in found["rows"]}
-            names = given.estimators or [entry.name for entry in entries() if entry.name not in LEFT_OUT]
-            for name in names:
-                if name not in done:
-                    found["rows"].append(measured(name, case))
-                    write_file(given.out, json.dumps(record, indent=1).encode())
-    print(table(record))
+            for seed in range(given.logs):
+                print(f"{problem} {seed}: V {case_of(problem, given.records, seed).truth:.4f}", flush=True)
+    elif given.what == "run":
+        run(given)
+    else:
+        rows = [json.loads(path.read_text()) for path in sorted((given.records / "rows").glob("*.json"))]
+        if given.out is not None:
+            write_file(given.out, json.dumps(rows, indent=1).encode())
+        print(table(rows))
 
 
 if __name__ == "__main__":

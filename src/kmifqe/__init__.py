@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kmifqe.io.policies.load import load_policy
     from kmifqe.mdp.problem import Problem
     from kmifqe.mdp.transitions import Transitions
-    from kmifqe.ranking import rank
+    from kmifqe.ranking import next_policy, rank
     from kmifqe.report.ranking import Ranking
     from kmifqe.report.result import Result
 
@@ -42,6 +42,7 @@ __all__ = [
     "kmifqe",
     "load_dataset",
     "load_policy",
+    "next_policy",
     "rank",
     "sr_dice",
 ]
@@ -63,7 +64,7 @@ _NAMES_OF = {
         "sr_dice",
     ),
     "api": ("evaluate",),
-    "ranking": ("rank",),
+    "ranking": ("next_policy", "rank"),
     "report.ranking": ("Ranking",),
     "report.result": ("Result",),
 }

@@ -6,6 +6,7 @@ of one seed are alike for all policies, so that policies are compared pair by pa
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from scipy.special import ndtri
 
 from kmifqe.api import (
     SEEDS,
@@ -36,7 +38,7 @@ from kmifqe.estimators.fit import make_plan
 from kmifqe.estimators.forecast import policies_at_once
 from kmifqe.estimators.registry import DEFAULT
 from kmifqe.estimators.sizing import TYPICAL, size_of
-from kmifqe.io.files import disk_sentence
+from kmifqe.io.files import disk_sentence, read_file
 from kmifqe.io.logs import load_dataset
 from kmifqe.io.policies import check_policy_fits, load_policy
 from kmifqe.mdp import Problem, Transitions
@@ -51,6 +53,7 @@ from kmifqe.report.watch import Watch, default_watch
 from kmifqe.store import RunDirectory, open_run
 from kmifqe.store.checkpoints import SAVE_SECONDS
 from kmifqe.store.identity import digests, fingerprint, joint_fingerprint
+from kmifqe.trust.active import Choice, choose, paired_covariance
 from kmifqe.trust.interval import LEVEL, check_level
 from kmifqe.trust.logged import logged_controller
 from kmifqe.trust.ranking import combined, joint, p_best, value_draws
@@ -410,3 +413,67 @@ def store_ranking(ranking: Ranking, run: RunDirectory, watch: Watch) -> None:
             make(ranking, run.file(name))
         except Exception as error:  # fonts, styles, a full disk: none of them may cost the result
             watch.warn(f"{run.path}: {name} could not be made ({shown(error) or type(error).__name__})")
+
+
+def next_policy(
+    ranking: Ranking, returns: str | PathLike[str] | Mapping[str, Sequence[float]], *, rule: str = "ucb"
+) -> Choice:
+    """Return which policy of a `ranking` to try next online, from the ranking and the online `returns` so far.
+
+    Args:
+        ranking: of `rank`, or loaded from its folder by `Ranking.load`.
+        returns: a CSV file with the columns policy and discounted_return, a line for every episode played, or the
+            same as a mapping of lists. A discounted return is Σ γᵗ r_t of one episode with the ranking's γ; an
+            undiscounted one cannot be converted.
+        rule: how to choose: "ucb" (default) or "thompson" (`trust.active`).
+    """
+    names = [each.policy for each in ranking.ranking]
+    if not names:
+        raise InputError("no policy is ranked: their estimates are not to be used, so there is none to try")
+    widths = ndtri(0.5 + 0.5 * ranking.level)  # half an interval in standard deviations
+
+    def variance(low: float | None, high: float | None) -> float:
+        return float(((high or 0.0) - (low or 0.0)) / (2.0 * widths)) ** 2
+
+    variances = np.array([variance(each.low, each.high) for each in ranking.ranking])
+    between = np.add.outer(variances, variances)
+    for each in ranking.differences:
+        one, other = names.index(each.better), names.index(each.worse)
+        between[one, other] = between[other, one] = variance(each.low, each.high)
+    played = returns if isinstance(returns, Mapping) else read_returns(Path(returns))
+    scale = 1.0 - ranking.question.gamma
+    return choose(
+        names,
+        np.array([each.value for each in ranking.ranking], float),
+        paired_covariance(variances, between),
+        {name: [scale * each for each in own] for name, own in played.items()},
+        ranking.logged.return_std,
+        rule=rule,
+    )
+
+
+def read_returns(path: Path) -> dict[str, list[float]]:
+    """Return the discounted returns of online episodes in a CSV at `path`, by policy."""
+    expected = (
+        "expected a CSV with the columns policy and discounted_return, a line for every episode: the sum of "
+        "gamma^t times reward over the episode, with the gamma of the ranking"
+    )
+    try:
+        rows = csv.DictReader(read_file(path).decode("utf-8-sig").splitlines())
+        lines = list(enumerate(rows, 2))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path}: is no text ({shown(error)}); {expected}") from error
+    missing = {"policy", "discounted_return"} - set(rows.fieldnames or ())
+    if missing:
+        found = ", ".join(map(shown, rows.fieldnames or ())) or "none"
+        raise InputError(f"{path}: the columns are {found}; {expected}")
+    returns: dict[str, list[float]] = {}
+    for line, row in lines:
+        try:
+            value = float(row["discounted_return"] or "")
+        except ValueError:
+            value = float("nan")
+        if not row["policy"] or not np.isfinite(value):
+            raise InputError(f"{path}: line {line} is {shown(dict(row))}; {expected}")
+        returns.setdefault(row["policy"], []).append(value)
+    return returns

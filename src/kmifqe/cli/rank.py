@@ -92,6 +92,16 @@ def rank(
             show_default=False,
         ),
     ] = None,
+    next_: Annotated[
+        Path | None,
+        typer.Option(
+            "--next",
+            metavar="FILE",
+            help="Say which policy to try next online, given the episodes played so far: a CSV with the columns "
+            "policy and discounted_return, a line for every episode; the header alone before the first.",
+            show_default=False,
+        ),
+    ] = None,
     env_episodes: Annotated[
         int, typer.Option(min=2, help="Episodes that --env rolls out for each policy.")
     ] = EPISODES,
@@ -119,13 +129,14 @@ def rank(
         raise InputError("--resume goes on with the run in a directory; give it as --out")
     policies = expand(policy)
     check_memory_limit()
-    from kmifqe.ranking import name_policies, rank
+    from kmifqe.ranking import name_policies, next_policy, rank, read_returns
     from kmifqe.report.ranking_terminal import ranking_table, scores_table
     from kmifqe.report.terminal import TerminalWatch
     from kmifqe.store import Interrupted
 
     named = name_policies(policies)
     truths = None if truth is None else read_truth(truth)
+    returns = None if next_ is None else read_returns(next_)  # refused before anything is trained
     console = Console(stderr=True)
     keep_compiled_programs()
     interrupts = Interrupts(console)
@@ -169,6 +180,8 @@ def rank(
         Console().print(scores_table(ranking))
     for sentence in ranking.advice.sentences:
         console.print(escape(printable(sentence)), highlight=False, soft_wrap=True)
+    if returns is not None:
+        Console().print(escape(printable(next_policy(ranking, returns).sentence)), soft_wrap=True)
     if out is not None:
         written = ", ".join(str(path) for path in sorted(out.glob("ranking.*")))
         console.print(f"written: {escape(printable(written))}", highlight=False, soft_wrap=True)

@@ -22,6 +22,7 @@ from kmifqe.experiments.records import kept, kept_file, settings_hash
 from kmifqe.io.logs.load import load_dataset
 from kmifqe.io.policies.actor import Actor, load_npz_actor
 from kmifqe.mdp.problem import Problem
+from kmifqe.mdp.transitions import Transitions
 from kmifqe.worlds.gym_truth import Truth
 
 GAMMAS = (0.95, 0.99)
@@ -213,7 +214,7 @@ class GymProblem(FamilyProblem, frozen=True, kw_only=True, tag="mujoco"):
 
         from kmifqe.worlds.gym_envs import describe_task
 
-        log = load_dataset(self._log_file(sources))
+        log = self.log(sources)
         # The task's own bounds, as the collection used: an actor's may be rounded.
         task = describe_task(TASKS[self.task].env_id)
         told = GaussianBehavior(
@@ -222,6 +223,10 @@ class GymProblem(FamilyProblem, frozen=True, kw_only=True, tag="mujoco"):
         truth = self._truths(sources)[GAMMAS.index(self.gamma)]
         problem = Problem.build(log, self._policy(sources), told, self.gamma)
         return Arrays(problem, log, truth.value, truth.value_standard_error)
+
+    def log(self, sources: Sources) -> Transitions:
+        """Return the log, from its file in `sources` where that is there."""
+        return load_dataset(self._log_file(sources))
 
     def _log_file(self, sources: Sources) -> Path:
         """Return the file of the log, after collecting it if it is not there."""
