@@ -85,6 +85,7 @@ def rank(
     watch: Watch | None = None,
     stop_asked: Callable[[], bool] = lambda: False,
     command: Sequence[str] = (),
+    on_estimates: Callable[[Mapping[str, Mapping[str, Estimate]]], None] = lambda estimates: None,
 ) -> Ranking:
     """Return which of many deterministic policies is worth most, judged from one log, and how sure that is.
 
@@ -114,6 +115,7 @@ def rank(
         watch: hears sentences and progress; by default they are shown where stderr is a terminal, or in a notebook.
         stop_asked: asked between blocks of steps; True saves and raises `store.Interrupted`.
         command: the command line that asks, for the record.
+        on_estimates: called once with all estimates, by policy and estimator, which the ranking is then made from.
     """
     watch = default_watch() if watch is None else watch
     check_level(level)
@@ -168,6 +170,7 @@ def rank(
         announce(case.problem, watch)
         networks = _Networks(case, made, steps, run, watch)
         estimates = _allocate(networks, all_seeds, rough, minutes, watch)
+        on_estimates(dict(zip(case.names, estimates)))
         ranking = judged_ranking(
             case.names,
             estimates,
