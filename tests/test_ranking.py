@@ -14,6 +14,7 @@ from kmifqe.estimators import fit
 from kmifqe.io.serialize import plain
 from kmifqe.ranking import joined, name_policies
 from kmifqe.store import Interrupted
+from kmifqe.trust.verdict import ORDER
 
 GAINS = {"far.zip": -0.6, "near.zip": 0.3, "middle.zip": 0.0}
 GAMMA = 0.8
@@ -148,3 +149,18 @@ def test_what_cannot_be_ranked_is_refused(given, fragment) -> None:
 def test_options_that_make_no_sense_are_refused_before_anything_is_read(changes, fragment) -> None:
     with pytest.raises(InputError, match=fragment):
         rank("no such log", policies(), **(QUICK | changes))
+
+
+def test_an_accepted_check_asks_for_care_no_longer() -> None:
+    def care(accept: tuple[str, ...]) -> dict[str, str]:
+        options = QUICK | {"steps": 100, "seeds": 2, "estimators": [quick("fqe", decay_steps=100)]}
+        found = rank(logged(GAMMA)[1], policies(), accept=accept, **options)
+        assert tuple(found.question.accepted) == accept
+        return {each.policy: each.verdict for each in found.policies}
+
+    with pytest.raises(InputError, match="no_such_check"):
+        care(("no_such_check",))
+    words = ["trustworthy", "use with care", "do not use"]
+    strict, answered = care(()), care(tuple(sorted(ORDER)))
+    assert all(words.index(answered[name]) <= words.index(strict[name]) for name in strict)
+    assert "use with care" not in answered.values()

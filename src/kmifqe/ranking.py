@@ -57,7 +57,7 @@ from kmifqe.trust.active import Choice, choose, paired_covariance
 from kmifqe.trust.interval import LEVEL, check_level
 from kmifqe.trust.logged import logged_controller
 from kmifqe.trust.ranking import combined, joint, p_best, value_draws
-from kmifqe.trust.verdict import judge_run
+from kmifqe.trust.verdict import check_accepted, judge_run
 
 ROUGH = 4  # networks that every policy gets: as many as the log's part of an interval is read from
 CONTENDER = 0.05  # chance to be the best, by the rough values, from which on a policy gets all networks
@@ -77,6 +77,7 @@ def rank(
     rough: int = ROUGH,
     minutes: float | None = None,
     level: float = LEVEL,
+    accept: Sequence[str] = (),
     policy_normalization: str | None = None,
     max_episode_steps: int | None = None,
     truth: Mapping[str, float] | None = None,
@@ -88,6 +89,7 @@ def rank(
     watch: Watch | None = None,
     stop_asked: Callable[[], bool] = lambda: False,
     command: Sequence[str] = (),
+    on_estimates: Callable[[Mapping[str, Mapping[str, Estimate]]], None] = lambda estimates: None,
 ) -> Ranking:
     """Return which of many deterministic policies is worth most, judged from one log, and how sure that is.
 
@@ -106,6 +108,7 @@ def rank(
         minutes: for the training of all networks. Every policy gets its first networks; how many follow for those
             that may be the best depends on the time that is left. By default there is no limit.
         level: how often an interval should hold the truth, between 0 and 1.
+        accept: names of checks whose question you have answered, as of `evaluate`: they ask for care no longer.
         policy_normalization: statistics that the policies' inputs were normalised with (VecNormalize), or "none".
         max_episode_steps: cut longer episodes of the log into pieces of this length.
         truth: the true normalised value of every policy by its name, where it is known: the ranking is then scored.
@@ -117,9 +120,11 @@ def rank(
         watch: hears sentences and progress; by default they are shown where stderr is a terminal, or in a notebook.
         stop_asked: asked between blocks of steps; True saves and raises `store.Interrupted`.
         command: the command line that asks, for the record.
+        on_estimates: called once with all estimates, by policy and estimator, which the ranking is then made from.
     """
     watch = default_watch() if watch is None else watch
     check_level(level)
+    check_accepted(accept)
     named = name_policies(policies)
     make = partial(make_estimators, tuple(estimators), preset, settings, steps)
     made = make(behavior, TYPICAL)  # refuses wrong names and settings before anything is read
@@ -166,11 +171,13 @@ def rank(
             policy=f"{len(named)} policies",
             behavior=behavior_name(behavior),
             notes=log.notes,
+            accepted=accept,
         )
         del log
         announce(case.problem, watch)
         networks = _Networks(case, made, steps, run, watch)
-        estimates = _allocate(networks, all_seeds, rough, minutes, watch)
+        estimates = _allocate(networks, all_seeds, rough, minutes, accept, watch)
+        on_estimates(dict(zip(case.names, estimates)))
         ranking = judged_ranking(
             case.names,
             estimates,
@@ -335,7 +342,12 @@ class _Networks:
 
 
 def _allocate(
-    networks: _Networks, seeds: tuple[int, ...], rough: int, minutes: float | None, watch: Watch
+    networks: _Networks,
+    seeds: tuple[int, ...],
+    rough: int,
+    minutes: float | None,
+    accept: Sequence[str],
+    watch: Watch,
 ) -> list[dict[str, Estimate]]:
     """Return the estimates of every policy: of a few networks for all, of all networks for those that may be best.
 
@@ -347,7 +359,7 @@ def _allocate(
     rest = seeds[rough:]
     if not rest:
         return estimates
-    contenders = _contenders(estimates)
+    contenders = _contenders(estimates, accept)
     spent = sum(each.seconds for policy in estimates for each in policy.values())
     if minutes is not None:
         a_network = spent / (len(estimates) * rough)
@@ -367,9 +379,9 @@ def _allocate(
     return estimates
 
 
-def _contenders(estimates: Sequence[Mapping[str, Estimate]]) -> list[int]:
+def _contenders(estimates: Sequence[Mapping[str, Estimate]], accept: Sequence[str]) -> list[int]:
     """Return the policies that may be the best by their rough values; at least two where two can be ranked."""
-    values = combined(estimates, [judge_run(list(each.values())) for each in estimates])
+    values = combined(estimates, [judge_run(list(each.values()), accept) for each in estimates])
     sound = [i for i, each in enumerate(values) if each.is_ranked]
     if len(sound) < 2:
         return sound

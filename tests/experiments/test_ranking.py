@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kmifqe.experiments.candidates import candidates, perturbed, scaled
-from kmifqe.experiments.differences import DifferencesProblem, Pair, preset_named, summary
+from kmifqe.experiments.differences import DifferencesProblem, Evidence, Pair, preset_named, summary
 from kmifqe.experiments.presets import PRESETS
 from kmifqe.experiments.ranking import ENVS, KINDS, SIZES, policies_of, ranking_rows
 from kmifqe.experiments.ranking_tables import ranking_scores_table
@@ -62,6 +62,7 @@ def test_coverage_and_separation_are_counted() -> None:
         kind="lqr",
         description="",
         pairs={"fqe": pairs},
+        evidence=Evidence(fits=[], truths=[], values=[], least=[], log=[], unsolved=[], episodes=2),
     )
     (line,) = summary([record])
     assert (line["pairs"], line["covered"], line["covered_unpaired"]) == (2, 0.5, 1.0)
@@ -73,7 +74,7 @@ def test_coverage_and_separation_are_counted() -> None:
 
 def test_the_table_has_a_line_for_every_estimator_and_their_means() -> None:
     truths = np.arange(10.0)
-    scores = {"ranking": dope_scores(truths, truths), "fqe": dope_scores(-truths, truths)}
+    scores = {"auto": dope_scores(truths, truths), "fqe": dope_scores(-truths, truths)}
     records = [
         RankingRecord(
             preset="smoke",
@@ -82,7 +83,7 @@ def test_the_table_has_a_line_for_every_estimator_and_their_means() -> None:
             device="",
             experiment="ranking",
             row=row,
-            method="ranking",
+            method="auto",
             command="",
             wall_seconds=1.0,
             settings={},
@@ -97,5 +98,5 @@ def test_the_table_has_a_line_for_every_estimator_and_their_means() -> None:
     ]
     lines = ranking_scores_table(records).splitlines()
     assert len(lines) == 2 + 4 + 2
-    assert "| mean of 2 | all together | 1.00 | 0.00 |" in lines[-2]
+    assert "| mean of 2 | auto | 1.00 | 0.00 |" in lines[-2]
     assert "| mean of 2 | fqe | -1.00 | 1.00 |" in lines[-1]

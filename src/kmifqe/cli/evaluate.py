@@ -63,6 +63,16 @@ Behavior = Annotated[
     ),
 ]
 
+Accept = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="CHECK",
+        help="A check whose question you have answered, for example unexplained_ends where episodes do end by "
+        "chance: it asks for care no longer; repeat for several.",
+        show_default=False,
+    ),
+]
+
 
 def evaluate(
     data: Data,
@@ -103,15 +113,7 @@ def evaluate(
         ),
     ] = True,
     level: Annotated[float, typer.Option(help="Of the interval: how often it should hold the truth.")] = 0.95,
-    accept: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="CHECK",
-            help="A check whose question you have answered, for example unexplained_ends where episodes do end by "
-            "chance: it asks for care no longer; repeat for several.",
-            show_default=False,
-        ),
-    ] = None,
+    accept: Accept = None,
     fail_on: Annotated[
         FailOn | None,
         typer.Option(

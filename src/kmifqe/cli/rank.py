@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from kmifqe.cli.dataset import Data, MaxEpisodeSteps, NoCache
-from kmifqe.cli.evaluate import ESTIMATORS, SAVE_SECONDS, Behavior
+from kmifqe.cli.evaluate import ESTIMATORS, SAVE_SECONDS, Accept, Behavior
 from kmifqe.cli.session import Interrupts, check_memory_limit, keep_compiled_programs
 from kmifqe.errors import InputError, printable, shown
 
@@ -58,6 +58,7 @@ def rank(
         ),
     ] = None,
     level: Annotated[float, typer.Option(help="Of all intervals: how often they should hold.")] = 0.95,
+    accept: Accept = None,
     steps: Annotated[
         int | None,
         typer.Option(min=1, help="Training steps of every estimator.", show_default="the preset's"),
@@ -157,6 +158,7 @@ def rank(
                 seeds=seeds,
                 minutes=minutes,
                 level=level,
+                accept=accept or [],
                 policy_normalization=policy_normalization,
                 max_episode_steps=max_episode_steps,
                 truth=truths,

@@ -67,6 +67,12 @@ def reproduce(
     prefetch: Annotated[
         bool, typer.Option(help="Collect the next row's data while this one is learned from.")
     ] = True,
+    collect_only: Annotated[
+        bool,
+        typer.Option(
+            "--collect-only", help="Only collect logs and measure truths, with all --workers side by side."
+        ),
+    ] = False,
     page: Annotated[
         Path | None,
         typer.Option(
@@ -103,7 +109,7 @@ def reproduce(
             policies=policies,
             watch=TerminalWatch(console),
         )
-        run_experiments(experiment, context, only, prefetch=prefetch)
+        run_experiments(experiment, context, only, prefetch=prefetch, collect_only=collect_only)
     if experiment in ("all", "render"):
         for path in render(root, root / preset / "rendered", preset):
             console.print(f"written: {path}", highlight=False, soft_wrap=True, markup=False)

@@ -195,10 +195,14 @@ def differences(
     preset: Annotated[
         str, typer.Option(help="smoke (one problem), small (two cores, half an hour) or full (hundreds).")
     ] = "small",
+    shard: Shard = None,
     out: Annotated[Path, typer.Option(help="Directory for differences.json.")] = OUT,
     records: Annotated[
         Path, typer.Option(help="Directory of the problems' records; what is there is not made again.")
     ] = RECORDS.parent / "differences",
+    records_only: Annotated[
+        bool, typer.Option("--records-only", help="Run nothing: count what the records say that are there.")
+    ] = False,
 ) -> None:
     """Count how often paired intervals hold the difference of two policies, and how many pairs they tell apart.
 
@@ -206,12 +210,14 @@ def differences(
     """
     from kmifqe.cli.session import keep_compiled_programs
     from kmifqe.experiments.differences import preset_named, run_differences
+    from kmifqe.experiments.study import shard_of
 
     console = Console(stderr=True)
     keep_compiled_programs()
     found = run_differences(
         preset_named(preset),
         records,
+        None if records_only else shard_of(shard or "1/1"),
         lambda line: console.print(escape(line), highlight=False, soft_wrap=True),
     )
     headings = ("pairs", "covered", "unpaired", "told apart", "unpaired", "wrongly", "width ratio")

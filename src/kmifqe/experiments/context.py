@@ -119,6 +119,8 @@ class Experiment:
     # Does what a row needs of the processor alone (collection, truth) into `work`, so that another process can do it.
     prepare: Callable[[str, Context], None] | None = None
     file_rows: Callable[[Path], tuple[str, ...]] | None = None  # further rows, of the D4RL files in a folder
+    # The same work as `prepare`'s in pieces by name, which several processes can share; rows may have some in common.
+    jobs: Callable[[str, Context], Mapping[str, Callable[[], object]]] | None = None
 
 
 def _error_text(name: str, error: Errors) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,8 +19,10 @@ import msgspec
 import numpy as np
 
 from kmifqe.errors import InputError
+from kmifqe.estimators import Estimate
 from kmifqe.experiments.candidates import perturbed, scaled
 from kmifqe.experiments.drive import drop_programs_if_many
+from kmifqe.experiments.problems_base import Half
 from kmifqe.experiments.problems_family import (
     SHAPES,
     TRUTH_EPISODES,
@@ -30,11 +32,13 @@ from kmifqe.experiments.problems_family import (
     family,
 )
 from kmifqe.experiments.records import Record, made_here, read_record, write_record
+from kmifqe.experiments.study import part_of
 from kmifqe.mdp.ask import Behavior, Policy
 from kmifqe.mdp.transitions import Transitions
 from kmifqe.ranking import rank
 from kmifqe.report.ranking import Ranking
 from kmifqe.report.watch import Watch
+from kmifqe.trust.ranking import least_error, moves_of
 from kmifqe.worlds.lqr import LinearPolicy
 from kmifqe.worlds.pendulum import true_value
 from kmifqe.worlds.pendulum_policies import load_pendulum_actors
@@ -75,7 +79,7 @@ PRESETS = {
     "small": DifferencesPreset(  # two cores: KMIFQE takes five times as long
         "small", lqr=SHAPES[1:3], pendulum=SHAPES[8:9], per_shape=8, seeds=6, estimators=("fqe",)
     ),
-    "full": DifferencesPreset("full", lqr=SHAPES[:7], pendulum=SHAPES[7:], per_shape=20, seeds=10),
+    "full": DifferencesPreset("full", lqr=SHAPES[:7], pendulum=SHAPES[7:10], per_shape=8, seeds=10),
 }
 
 
@@ -101,13 +105,29 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
         return abs(self.estimate - self.truth) <= self.unpaired
 
 
-class DifferencesProblem(Record, tag="kmifqe.differences-problem/1", kw_only=True):
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """What the intervals of one problem are made from, so that another rule can be tried without another fit."""
+
+    fits: list[tuple[str, str]]  # policy and estimator of every fit
+    truths: list[float]  # of the policy of every fit
+    values: list[list[float | None]]  # V̂ of every network, by fit
+    least: list[float]  # the error that is left where networks agree, by fit (`trust.ranking.least_error`)
+    log: list[list[float]]  # covariance over logs like this one, fit by fit; empty where it is not known
+    unsolved: list[float | None]  # `ChanceFacts.unsolved`, by fit
+    episodes: int
+
+
+class DifferencesProblem(Record, tag="kmifqe.differences-problem/2", kw_only=True):
     """The pairs of one problem, by what they were judged by: each estimator, or all of them together."""
 
     number: int
     kind: str
     description: str
     pairs: dict[str, list[Pair]]
+    evidence: Evidence
+    half: Half = (
+        "report"  # of the problems: one half is for choosing a rule, the other for reporting what it does
+    )
 
 
 class Differences(Record, tag="kmifqe.differences/1", kw_only=True):
@@ -126,25 +146,29 @@ def preset_named(name: str) -> DifferencesPreset:
 
 
 def run_differences(
-    preset: DifferencesPreset, folder: Path, say: Callable[[str], None] = lambda line: None
+    preset: DifferencesPreset,
+    folder: Path,
+    shard: tuple[int, int] | None = (1, 1),
+    say: Callable[[str], None] = lambda line: None,
 ) -> Differences:
-    """Run the problems that have no record in `folder` yet, and return what all of them come to.
+    """Run the problems that have no record in `folder` yet, and return what all records that are there come to.
 
-    `say` is given a line for every problem that was run; by default nobody is told.
+    `shard` is (I, N) to run only the I-th of N parts, by default everything; None runs nothing. `say` is given a
+    line for every problem that was run; by default nobody is told.
     """
     folder.mkdir(parents=True, exist_ok=True)
     problems = family(preset.per_shape, (*preset.lqr, *preset.pendulum), preset.family_seed)
-    records = []
-    for number, problem in enumerate(problems):
-        path = folder / f"{preset.name}-{number:03d}.json"
-        if not path.exists():
+    paths = [folder / f"{preset.name}-{number:03d}.json" for number in range(len(problems))]
+    for number in () if shard is None else part_of(problems, range(len(problems)), shard):
+        problem = problems[number]
+        if not paths[number].exists():
             started = time.perf_counter()
-            write_record(_run(number, problem, preset), path)
+            write_record(_run(number, problem, preset), paths[number])
             say(
                 f"{number + 1} of {len(problems)}: {problem.description}, {time.perf_counter() - started:.0f} s"
             )
             drop_programs_if_many()
-        records.append(read_record(path, DifferencesProblem))
+    records = [read_record(path, DifferencesProblem) for path in paths if path.exists()]
     return Differences(
         preset=preset.name, **made_here(), level=LEVEL, seeds=preset.seeds, lines=summary(records)
     )
@@ -153,6 +177,7 @@ def run_differences(
 def _run(number: int, problem: LqrProblem | PendulumProblem, preset: DifferencesPreset) -> DifferencesProblem:
     case = _lqr_case(problem) if isinstance(problem, LqrProblem) else _pendulum_case(problem, preset)
     pairs: dict[str, list[Pair]] = {}
+    heard: list[Mapping[str, Mapping[str, Estimate]]] = []
     with TemporaryDirectory() as folder:
         # All estimators together first: what each says alone is then read from the same networks.
         for judged_by in dict.fromkeys((preset.estimators, *((name,) for name in preset.estimators))):
@@ -170,6 +195,7 @@ def _run(number: int, problem: LqrProblem | PendulumProblem, preset: Differences
                 out=Path(folder) / "run",
                 resume=True,
                 watch=Watch(),
+                on_estimates=heard.append,
             )
             pairs["+".join(judged_by)] = pairs_of(ranking, case.truths)
     return DifferencesProblem(
@@ -179,6 +205,26 @@ def _run(number: int, problem: LqrProblem | PendulumProblem, preset: Differences
         kind=problem.kind,
         description=problem.description,
         pairs=pairs,
+        evidence=evidence_of(heard[0], case.truths),
+        half=problem.half,
+    )
+
+
+def evidence_of(estimates: Mapping[str, Mapping[str, Estimate]], truths: Mapping[str, float]) -> Evidence:
+    """Return what the intervals of these `estimates` are made from, by policy and estimator, beside the `truths`."""
+    fits = [(policy, name) for policy, own in estimates.items() for name in own]
+    each = [estimates[policy][name] for policy, name in fits]
+    moves = [found for found in map(moves_of, each) if found is not None]
+    known = len(moves) == len(each)
+    chances = [None if one.measurements is None else one.measurements.chance for one in each]
+    return Evidence(
+        fits=fits,
+        truths=[truths[policy] for policy, _ in fits],
+        values=[[float(x) if np.isfinite(x) else None for x in one.values] for one in each],
+        least=[least_error(one) for one in each],
+        log=(np.stack(moves) @ np.stack(moves).T).tolist() if known else [],
+        unsolved=[None if chance is None else chance.unsolved for chance in chances],
+        episodes=each[0].episodes,
     )
 
 

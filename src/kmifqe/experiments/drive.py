@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -49,7 +50,14 @@ def experiments_of(name: str, context: Context) -> tuple[str, ...]:
     return (name,)
 
 
-def run_experiments(name: str, context: Context, only: str | None = None, *, prefetch: bool = True) -> None:
+def run_experiments(
+    name: str,
+    context: Context,
+    only: str | None = None,
+    *,
+    prefetch: bool = True,
+    collect_only: bool = False,
+) -> None:
     """Run every row of an experiment, or of all of them.
 
     Args:
@@ -57,6 +65,8 @@ def run_experiments(name: str, context: Context, only: str | None = None, *, pre
         context: the options of this call.
         only: the one row to run; default: every row.
         prefetch: whether another process collects the next row's data meanwhile; default True.
+        collect_only: whether the rows' data are collected, by `context.workers` processes, and nothing is learned
+            from them; default False.
     """
     chosen = {each: _rows(EXPERIMENTS[each], context) for each in experiments_of(name, context)}
     if context.method is not None:
@@ -75,7 +85,25 @@ def run_experiments(name: str, context: Context, only: str | None = None, *, pre
         with disk_sentence(folder):  # before hours of work, not after them
             folder.mkdir(parents=True, exist_ok=True)
     for each, rows in chosen.items():
-        _run_rows(EXPERIMENTS[each], rows, context, prefetch=prefetch)
+        if collect_only:
+            _collect(EXPERIMENTS[each], rows, context)
+        else:
+            _run_rows(EXPERIMENTS[each], rows, context, prefetch=prefetch)
+
+
+def _collect(experiment: Experiment, rows: tuple[str, ...], context: Context) -> None:
+    """Do what the rows need of the processor alone, in pieces that `context.workers` processes share."""
+    alone = replace(context, watch=Watch(), workers=1)
+    jobs: dict[str, Callable[[], object]] = {}
+    for row in rows:
+        if experiment.jobs is not None:
+            jobs |= experiment.jobs(row, alone)
+        elif experiment.prepare is not None:
+            jobs[row] = partial(experiment.prepare, row, alone)
+    with helpers(max(1, min(context.workers, len(jobs)))) as pool:
+        for name, done in {name: pool.submit(job) for name, job in jobs.items()}.items():
+            done.result()
+            context.say(f"{experiment.name}: {name} is there")
 
 
 def drop_programs_if_many() -> None:

@@ -9,7 +9,9 @@ estimator and of the ranking that all of them make together.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +28,13 @@ from kmifqe.io.logs.load import load_dataset
 from kmifqe.io.policies.actor import Actor, load_npz_actor
 from kmifqe.ranking import rank
 from kmifqe.report.ranking import Ranking
+from kmifqe.report.ranking_judged import TOGETHER
 from kmifqe.worlds.gym_truth import measure_truth
 from kmifqe.worlds.pendulum_policies import load_pendulum_actors
 
-METHOD = "ranking"
+# The rankings of a row, each with a record of its own: what "auto" averages, whose two estimators are scored too, and
+# SR-DICE alone.
+METHODS = {"auto": ("auto",), "sr-dice": ("sr-dice",)}
 PENDULUM = "pendulum"
 ENVS = {PENDULUM: "Pendulum-v1"} | {task: TASKS[task] for task in ("hopper", "halfcheetah", "walker2d")}
 GAMMAS = {PENDULUM: 0.95}  # of the others 0.99
@@ -63,11 +68,19 @@ class Size:
     rough: int
     tasks: tuple[str, ...] = tuple(ENVS)
     kinds: tuple[str, ...] = tuple(KINDS)
-    estimators: tuple[str, ...] = ("kmifqe", "fqe", "sr-dice")
-    settings: tuple[str, ...] = ()
+    methods: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: METHODS)  # estimators by method
+    settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by method
     steps: int | None = None  # of every estimator; None: as many as a user gets
 
 
+SMALLER_SR_DICE = (
+    "hidden=128",
+    "features=128",
+    "ratio_batch=1024",
+    "learning_rate=0.001",
+    "tau=0.02",
+    "stages=3000,10000,25000",
+)
 SIZES = {
     "smoke": Size(
         rows=400,
@@ -76,27 +89,14 @@ SIZES = {
         rough=2,
         tasks=(PENDULUM,),
         kinds=("medium",),
-        estimators=("fqe",),
-        settings=("hidden=8", "batch=16"),
+        methods={"auto": ("fqe",)},
+        settings={"auto": ("hidden=8", "batch=16")},
         steps=20,
     ),
-    "small": Size(
-        rows=20_000, truth_episodes=50, seeds=4, rough=4, estimators=("kmifqe", "fqe"), steps=4_000
-    ),
-    "fast": Size(
-        rows=40_000,
-        truth_episodes=100,
-        seeds=10,
-        rough=4,
-        # SR-DICE's own 380,000 steps would be nearly all of the time. These are what Table 1 gives it on small logs.
-        settings=(
-            "sr-dice.stages=2000,12000,12000",
-            "sr-dice.tau=0.05",
-            "sr-dice.hidden=128",
-            "sr-dice.features=128",
-            "sr-dice.ratio_batch=512",
-        ),
-    ),
+    "small": Size(rows=20_000, truth_episodes=50, seeds=4, rough=4, methods={"auto": ("auto",)}, steps=4_000),
+    # Some minutes of a GPU with a process for every row: as many steps as a user gets, and as many networks as every
+    # policy gets at first. SR-DICE has a network as large as the others', and a tenth of the paper's steps.
+    "fast": Size(rows=40_000, truth_episodes=100, seeds=4, rough=4, settings={"sr-dice": SMALLER_SR_DICE}),
     "paper": Size(rows=1_000_000, truth_episodes=1_000, seeds=10, rough=10),
 }
 
@@ -127,10 +127,16 @@ def policies_of(task: str, folder: Path | None = None) -> dict[str, Candidate]:
 
 
 def _run(row: str, context: Context) -> None:
-    """Rank the policies of a row's task from a log of its kind, and keep the scores as a record."""
-    task, kind = _parts(row)
+    """Rank the policies of a row's task from a log of its kind, and keep the scores: a record for every method."""
     size = SIZES[context.preset.name]
+    for method in size.methods:
+        _run_method(row, method, size, context)
+
+
+def _run_method(row: str, method: str, size: Size, context: Context) -> None:
+    task, kind = _parts(row)
     policies = policies_of(task, context.policies)
+    texts = size.settings.get(method, ())
     settings = {
         "env": ENVS[task],
         "gamma": _gamma(task),
@@ -139,50 +145,60 @@ def _run(row: str, context: Context) -> None:
         "seed": SEED,
         "policies": {name: _digest(policy) for name, policy in policies.items()},
         "truth_episodes": size.truth_episodes,
-        "estimators": list(size.estimators),
+        "estimators": list(size.methods[method]),
         "preset": DEFAULT,
-        "settings": list(size.settings),
+        "settings": list(texts),
         "steps": size.steps,
         "seeds": size.seeds,
         "rough": size.rough,
     }
-    place = context.place("ranking", row, METHOD)
+    place = context.place("ranking", row, method)
     if not context.wants(place, settings):
         return
-    log, truths = _log_file(row, context), _truths(row, context)
+    truths = {name: _truth(task, name, context) for name in policies}
     actor = _behavior_actor(task, kind)
     chosen = KINDS[kind]
     density = GaussianBehavior(actor, chosen.noise, actor.low, actor.high, chosen.uniform_share)
     folder = context.work / "ranking"
     folder.mkdir(parents=True, exist_ok=True)
+    log = load_dataset(_log_file(row, context))
     started = time.perf_counter()
     ranking = rank(
-        load_dataset(log),
+        log,
         dict(policies),
         behavior=density,
         gamma=_gamma(task),
-        estimators=size.estimators,
-        settings=size.settings,
+        estimators=size.methods[method],
+        settings=texts,
         steps=size.steps,
         seeds=size.seeds,
         rough=size.rough,
         level=0.9,
         truth=truths,
-        out=folder / f"{row}-{settings_hash(settings)}",
+        out=folder / f"{row}-{method}-{settings_hash(settings)}",
         resume=context.resume,
         force=not context.resume,
         watch=context.watch,
     )
-    context.keep(place, settings, time.perf_counter() - started, packages=MUJOCO, **_fields(ranking))
+    context.keep(place, settings, time.perf_counter() - started, packages=MUJOCO, **_fields(ranking, method))
+
+
+def _jobs(row: str, context: Context) -> dict[str, Callable[[], object]]:
+    """Return what the row needs of the processor alone, by name: its log, and the truth of every policy."""
+    task, _ = _parts(row)
+    jobs: dict[str, Callable[[], object]] = {
+        f"truth of {name} on {task}": partial(_truth, task, name, context)
+        for name in policies_of(task, context.policies)
+    }
+    return jobs | {f"log {row}": partial(_log_file, row, context)}
 
 
 def _prepare(row: str, context: Context) -> None:
-    """Collect the row's log and play its policies, which needs the processor alone."""
-    _log_file(row, context)
-    _truths(row, context)
+    for job in _jobs(row, context).values():
+        job()
 
 
-RANKING = Experiment("ranking", ranking_rows, _run, (METHOD,), _prepare)
+RANKING = Experiment("ranking", ranking_rows, _run, tuple(METHODS), _prepare, jobs=_jobs)
 
 
 def _parts(row: str) -> tuple[str, str]:
@@ -228,33 +244,30 @@ def _log_file(row: str, context: Context) -> Path:
     return path
 
 
-def _truths(row: str, context: Context) -> dict[str, float]:
-    """Return the true value of every policy of the row's task, measured once and kept."""
-    task, _ = _parts(row)
+def _truth(task: str, name: str, context: Context) -> float:
+    """Return the true value of a policy of the task, measured once and kept."""
+    policy = policies_of(task, context.policies)[name]
     episodes, gamma = SIZES[context.preset.name].truth_episodes, _gamma(task)
-    truths = {}
-    for name, policy in policies_of(task, context.policies).items():
-        settings = {
-            "env": ENVS[task],
-            "policy": _digest(policy),
-            "gamma": gamma,
-            "episodes": episodes,
-            "seed": TRUTH_SEED,
-        }
+    settings = {
+        "env": ENVS[task],
+        "policy": _digest(policy),
+        "gamma": gamma,
+        "episodes": episodes,
+        "seed": TRUTH_SEED,
+    }
 
-        def play(policy: Candidate = policy) -> float:
-            truth = measure_truth(
-                ENVS[task],
-                policy,
-                episodes=episodes,
-                gamma=gamma,
-                seed=TRUTH_SEED,
-                workers=context.workers,
-            )
-            return truth.value
+    def play() -> float:
+        truth = measure_truth(
+            ENVS[task],
+            policy,
+            episodes=episodes,
+            gamma=gamma,
+            seed=TRUTH_SEED,
+            workers=context.workers,
+        )
+        return truth.value
 
-        truths[name] = kept(context.work / "truths", f"ranking-{task}", settings, float, play)
-    return truths
+    return kept(context.work / "truths", f"ranking-{task}", settings, float, play)
 
 
 def _digest(policy: Candidate) -> str:
@@ -263,8 +276,8 @@ def _digest(policy: Candidate) -> str:
     return digest(policy)
 
 
-def _fields(ranking: Ranking) -> dict[str, Any]:
-    """Return what the record keeps of a ranking."""
+def _fields(ranking: Ranking, method: str) -> dict[str, Any]:
+    """Return what the record keeps of a ranking; what all estimators say together is called by the method."""
     separated = [each for each in ranking.differences if each.separated]
     truths = {each.policy: each.truth or 0.0 for each in ranking.policies}
     return {
@@ -283,7 +296,7 @@ def _fields(ranking: Ranking) -> dict[str, Any]:
             for each in ranking.policies
         },
         "not_ranked": [each.policy for each in ranking.not_ranked],
-        "scores": ranking.scores,
+        "scores": {method if name == TOGETHER else name: own for name, own in ranking.scores.items()},
         "pairs": len(ranking.differences),
         "separated": len(separated),
         "wrongly_separated": sum(truths[each.better] < truths[each.worse] for each in separated),

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from kmifqe.experiments.records import RankingRecord
-from kmifqe.report.ranking_judged import TOGETHER
 from kmifqe.trust.scores import Scores
 
 FIELDS = ("rank_correlation", "regret_1", "regret_3", "regret_5", "absolute_error")
@@ -19,15 +18,11 @@ def ranking_scores_table(records: Sequence[RankingRecord]) -> str:
     lines = [columns, ("---",) * len(columns)]
     for record in records:
         for name, scores in record.scores.items():
-            lines.append((record.row, _label(name), *_cells(scores)))
+            lines.append((record.row, name, *_cells(scores)))
     for name in dict.fromkeys(name for record in records for name in record.scores):
         found = [record.scores[name] for record in records if name in record.scores]
-        lines.append((f"mean of {len(found)}", _label(name), *_means(found)))
+        lines.append((f"mean of {len(found)}", name, *_means(found)))
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _label(name: str) -> str:
-    return "all together" if name == TOGETHER else name
 
 
 def _cells(scores: Scores) -> list[str]:
