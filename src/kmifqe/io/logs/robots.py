@@ -46,7 +46,7 @@ def open_table(path: Path, *, parquet: bool) -> FlatFile:
 
 
 class LeRobotFile(TableFile):
-    """A file of a LeRobot dataset (a FlatFile). `next.done` may be an end or a cut: see `Columns.ends_may_be_cuts`."""
+    """A file of a LeRobot dataset (a FlatFile). `next.done` may be an end or a cut, see `ends_may_be_cuts`."""
 
     def __init__(self, path: Path, *, parquet: bool) -> None:
         super().__init__(path, parquet=parquet, aliases=LEROBOT)
@@ -69,7 +69,7 @@ class LeRobotFile(TableFile):
 
 
 class RldsFile:
-    """RLDS steps, one a row (a FlatFile). The last step of an episode has a state alone: no row of a log is made of it."""
+    """RLDS steps, one a row (a FlatFile). An episode's last step holds a state alone, and makes no row of a log."""
 
     def __init__(self, path: Path, *, parquet: bool) -> None:
         self._table = TableFile(path, parquet=parquet, aliases=RLDS)
