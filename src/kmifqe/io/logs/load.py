@@ -51,11 +51,11 @@ def load_dataset(
     """
     if max_episode_steps is not None and max_episode_steps < 0:
         raise InputError(f"max_episode_steps is {max_episode_steps}; expected a count, or 0 for no limit")
-    is_one = isinstance(path_or_id, str | Path)
-    name = str(path_or_id) if is_one else ", ".join(map(str, path_or_id)) or "an empty list"
+    files = None if isinstance(path_or_id, str | Path) else list(path_or_id)
+    name = str(path_or_id) if files is None else ", ".join(map(str, files)) or "an empty list"
     # A name may be too long, or ~nobody.
     with sentence_for(shown(name), "the name of a file", (OSError, RuntimeError, ValueError)):
-        paths = find_log(name) if is_one else several(path_or_id, name)  # type: ignore[arg-type]
+        paths = find_log(name) if files is None else several(files, name)
     needs_ends = max_episode_steps is None
     columns = _columns(paths, name, check_finite, needs_ends, _cache() if cache else None)
     known = columns.cuts_are_marked or columns.next_states is not None
@@ -63,8 +63,8 @@ def load_dataset(
     if columns.ends_may_be_cuts and needs_ends:
         raise InputError(
             f"{name}: next.done is set on the last row of every episode, so it cannot tell an end of the task from a "
-            "time limit; give max_episode_steps: the time limit, at which an episode was cut, or 0 if the task itself "
-            "ended every episode"
+            "time limit; give max_episode_steps: the time limit, which cut episodes of that length, or 0 if the task "
+            "itself ended every episode"
         )
     return Transitions.from_columns(columns, max_episode_steps=max_episode_steps, check_finite=check_finite)
 

@@ -1,4 +1,4 @@
-"""Where a log lies: a file, a folder, a pattern of several files, a Minari id, or a dataset on the Hugging Face hub."""
+"""Where a log lies: a file, a folder, a pattern of files, a Minari id, or a dataset of the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PICTURES = ["videos/*", "images/*", "*.mp4", "*.png"]  # of a robot's dataset: 
 
 
 def find_log(name: str) -> list[Path]:
-    """Return the files or the one folder that the user calls `name`, downloaded first where the name asks for that."""
+    """Return the files or the one folder that the user calls `name`, downloaded first where it asks for that."""
     if name.startswith(HUB):
         return _from_hub(name)
     if name.startswith(MINARI):
@@ -59,7 +59,7 @@ def several(names: Sequence[str | Path], what: str) -> list[Path]:
 
 
 def _from_hub(name: str) -> list[Path]:
-    """Return the files of `hf://datasets/OWNER/NAME[@REVISION][/FILE or pattern]`, as the hub's own cache holds them."""
+    """Return the files of `hf://datasets/OWNER/NAME[@REVISION][/FILE or pattern]` in the hub's own cache."""
     match = _HUB_PATH.fullmatch(name)
     if match is None:
         raise InputError(

@@ -10,7 +10,7 @@ import numpy as np
 from kmifqe.errors import InputError
 from kmifqe.io.logs.d4rl import ALIASES, FlatFile
 from kmifqe.io.logs.tables import TableFile
-from kmifqe.mdp.columns import Header, Piece, Place
+from kmifqe.mdp.columns import Header, Piece
 
 LEROBOT = {
     "observations": ("observation.state",),
@@ -111,7 +111,7 @@ class RldsFile:
             kept = (steps >= 0) & ~self._last[np.maximum(steps, 0)]
             if kept.any():
                 start = int(self._place[steps[kept][0]])
-                into: Place = slice(start, start + int(kept.sum()))
+                into = slice(start, start + int(kept.sum()))
                 yield (into if column is None else (into, column)), values[kept]
 
 
@@ -128,7 +128,7 @@ def ends_may_be_cuts(files: Collection[FlatFile], terminated: np.ndarray, cut: n
 
 def _whole(table: TableFile, field: str, dtype: type) -> np.ndarray:
     """Return all values of a field with one number a row."""
-    found = np.zeros(table.headers[field].shape[:1], dtype)
+    found: np.ndarray = np.zeros(table.headers[field].shape[:1], dtype)
     for place, values in table.pieces(field):
         found[place] = values.reshape(-1)
     return found
