@@ -39,7 +39,7 @@ def log(encoded: dict[str, np.ndarray]) -> Transitions:
 
 def read_here(path: Path) -> Transitions:
     """Read a log in this process, as the child does, so that a test can change how."""
-    return Transitions.from_columns(read_columns(path, str(path)))
+    return Transitions.from_columns(read_columns(path, name=str(path)))
 
 
 @pytest.fixture

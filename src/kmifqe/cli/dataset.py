@@ -25,7 +25,8 @@ Data = Annotated[
     str,
     typer.Argument(
         metavar="DATA",
-        help="D4RL .hdf5, .npz, .parquet, .arrow, a directory of such files, or a Minari directory or id.",
+        help="D4RL .hdf5, .npz, .parquet, .arrow, a directory or a quoted pattern of such files, a "
+        "LeRobot or Minari directory, minari:ID, or hf://datasets/OWNER/NAME.",
         show_default=False,
     ),
 ]

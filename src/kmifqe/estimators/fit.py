@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 
 from kmifqe.errors import InputError
 from kmifqe.estimators.base import Estimate, Estimator, State, bootstrapped, config_dict, of_seed, require
 from kmifqe.mdp.policies import policy_fields
-from kmifqe.mdp.problem import Problem
+from kmifqe.mdp.problem import OF_POLICY, Problem
 
 RECORDS = 100  # points of the trajectory, when the caller does not say
 # On an NVIDIA GPU a step's products, 256 wide, run faster from cuBLAS (docs/speed.md).
@@ -175,7 +176,10 @@ def _train(
     started = time.perf_counter()
     saved = None if checkpoints is None else checkpoints.restore(plan, problem)
     keys, problem = seeded(plan, problem)
+    devices = _devices_for(keys, problem)
+    keys, problem = _spread(devices, keys, problem)
     state, records = _begin(estimator, keys, problem, saved)
+    state = _spread_state(devices, state, problem)
     before = 0.0 if saved is None else saved.seconds
     begun = done = records.steps[-1] if records.steps else 0
     for end in [*range(done + plan.record_every, plan.steps, plan.record_every), plan.steps]:
@@ -198,6 +202,8 @@ def _train(
     values = trajectory[-1]
     if estimator.final_value is not None:
         values = np.asarray(_values(estimator.final_value, state, problem))
+    if len(devices) > 1:
+        state = jax.device_put(state, devices[0])  # what is measured of it afterwards runs there
     seconds = before + time.perf_counter() - started
     return _Trained(values, recorded, trajectory, records.stacked_infos(), seconds, state)
 
@@ -272,6 +278,47 @@ def seeded(plan: Plan, problem: Problem) -> tuple[Array, Problem]:
     """Return a key for each of the plan's seeds, and the problem with their episode weights if it asks for them."""
     keys = jnp.stack([jax.random.key(seed) for seed in plan.seeds])
     return keys, bootstrapped(problem, keys) if plan.bootstrap else problem
+
+
+# --- Several devices: each trains a part of the networks, and holds the whole log
+
+
+def _devices_for(keys: Array, problem: Problem) -> list[jax.Device]:
+    """Return the local devices that share the networks: as many as divide them evenly.
+
+    Rows in host memory reach one device only.
+    """
+    devices = jax.local_devices()
+    networks = len(keys) if problem.policies is None else problem.policies
+    most = 1 if problem.is_on_host else min(len(devices), networks)
+    return devices[: next(count for count in range(most, 0, -1) if networks % count == 0)]
+
+
+def _spread(devices: Sequence[jax.Device], keys: Array, problem: Problem) -> tuple[Array, Problem]:
+    """Return keys and problem on all `devices`: split over networks what each network has of its own, the rest whole.
+
+    Seeds are split; of several policies, the policies are.
+    """
+    if len(devices) == 1:
+        return keys, problem
+    whole, split = _placements(devices)
+    of_network = ("episode_weights",) if problem.policies is None else OF_POLICY
+    placed: dict[str, Any] = {}
+    for each in fields(problem):
+        value = getattr(problem, each.name)
+        if each.name != "counts" and value is not None:
+            placed[each.name] = jax.device_put(value, split if each.name in of_network else whole)
+    return jax.device_put(keys, split if problem.policies is None else whole), replace(problem, **placed)
+
+
+def _spread_state(devices: Sequence[jax.Device], state: State, problem: Problem) -> State:
+    """Return the state split over networks, seeds or policies, which are the first axis of every leaf."""
+    return state if len(devices) == 1 else jax.device_put(state, _placements(devices)[1])
+
+
+def _placements(devices: Sequence[jax.Device]) -> tuple[NamedSharding, NamedSharding]:
+    mesh = Mesh(np.asarray(devices), ("networks",))
+    return NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("networks"))
 
 
 @dataclass

@@ -200,6 +200,8 @@ class Columns:
     cut: np.ndarray  # (n,) bool: the episode ends here for another reason (timeout, new id, end of a file)
     cuts_are_marked: bool  # False: the log has no `timeouts` and no `episode`, so `cut` may miss ends
     has_episode_ids: bool = False  # True: every end is known, because a new id begins after it
+    # True: the source sets one flag for both, on every last row; a time limit given by the user tells them apart.
+    ends_may_be_cuts: bool = False
     next_states: np.ndarray | None = None  # (n, q) float32, ours to write to; a row of NaN: not logged
     log_mu: np.ndarray | None = None
     name: str = "arrays"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -109,6 +109,20 @@ def _broken_rows_notes(log: Columns, broken: np.ndarray, lost: np.ndarray, unmar
     return notes
 
 
+def _cuts_told_apart(log: Columns, max_episode_steps: int) -> tuple[Columns, str]:
+    """Return the log with the ends of episodes of the time limit's length taken for cuts, and a sentence on them."""
+    last_rows = np.flatnonzero(log.terminated | log.cut)
+    lengths = np.diff(last_rows, prepend=-1)
+    limited = last_rows[lengths >= max_episode_steps]
+    terminated, cut = log.terminated.copy(), log.cut.copy()
+    terminated[limited], cut[limited] = False, True
+    said = (
+        f"{len(limited):,} of {len(last_rows):,} episodes have the length of the time limit and count as cut there; "
+        "the others ended"
+    )
+    return replace(log, terminated=terminated, cut=cut), said
+
+
 def _cut_long_episodes(ends: np.ndarray, max_episode_steps: int) -> list[str]:
     last_rows = np.flatnonzero(ends)
     first_rows = np.concatenate(([0], last_rows[:-1] + 1))
@@ -186,10 +200,14 @@ class Transitions:
 
         columns: the flat log; its `next_states`, where given, are changed in place.
         max_episode_steps: cut longer episodes after so many steps; None (the default) and 0 cut none. A new episode
-            begins there, unless episode ids say that it goes on.
+            begins there, unless episode ids say that it goes on. Where the log cannot tell ends from cuts, an episode
+            of this length was cut.
         check_finite: refuse next states with NaN or infinity, by default True.
         """
         notes: list[str] = []
+        if columns.ends_may_be_cuts and max_episode_steps:
+            columns, note = _cuts_told_apart(columns, max_episode_steps)
+            notes.append(note)
         ends = columns.terminated | columns.cut
         ends[-1] = True
         lost = np.zeros(len(ends), bool)

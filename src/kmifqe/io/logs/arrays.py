@@ -39,6 +39,7 @@ class LogHeader(msgspec.Struct, frozen=True):
     fields: dict[str, FieldHeader]
     cuts_are_marked: bool
     has_episode_ids: bool
+    ends_may_be_cuts: bool = False
 
 
 class ArrayFolder:
@@ -68,7 +69,9 @@ class ArrayFolder:
             for field, array in held.items()
             if array is not None
         }
-        header = LogHeader(SCHEMA, fields, columns.cuts_are_marked, columns.has_episode_ids)
+        header = LogHeader(
+            SCHEMA, fields, columns.cuts_are_marked, columns.has_episode_ids, columns.ends_may_be_cuts
+        )
         with disk_sentence(self.folder / HEADER):
             (self.folder / HEADER).write_bytes(to_json(header, indent=1))
 
@@ -103,6 +106,7 @@ def map_columns(folder: Path, name: str, *, verify: bool) -> Columns:
         cut=arrays["cut"],
         cuts_are_marked=header.cuts_are_marked,
         has_episode_ids=header.has_episode_ids,
+        ends_may_be_cuts=header.ends_may_be_cuts,
         next_states=arrays.get("next_states"),
         log_mu=arrays.get("log_mu"),
         name=name,

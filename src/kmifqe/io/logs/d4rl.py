@@ -52,11 +52,16 @@ class FlatFile(Protocol):
         ...
 
 
-def resolve_names(available: Collection[str], name: str) -> dict[str, str]:
-    """Return canonical field name -> the name this file uses, for every field of the schema it holds."""
+def resolve_names(
+    available: Collection[str], name: str, aliases: Mapping[str, tuple[str, ...]] = ALIASES
+) -> dict[str, str]:
+    """Return canonical field name -> the name this file uses, for every field of the schema it holds.
+
+    `available` is what the file `name` holds; `aliases` are the names a field may have, by default D4RL's.
+    """
     found: dict[str, str] = {}
-    for field, aliases in ALIASES.items():
-        present = [alias for alias in aliases if alias in available]
+    for field, known in aliases.items():
+        present = [alias for alias in known if alias in available]
         if len(present) > 1:
             raise InputError(
                 f"{name}: holds both {present[0]} and {present[1]}, which mean the same field; keep one"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,8 +14,9 @@ from kmifqe.io.cache import CacheWarning
 from kmifqe.io.child import run_in_child
 from kmifqe.io.logs import kept
 from kmifqe.io.logs.arrays import FIELDS, map_columns
-from kmifqe.io.logs.minari import minari_data_directory, minari_root
-from kmifqe.io.logs.read import READABLE, format_of, log_files, require_episode_ends
+from kmifqe.io.logs.minari import minari_data_directory
+from kmifqe.io.logs.places import find_log, several
+from kmifqe.io.logs.read import format_of, log_files, require_episode_ends
 from kmifqe.mdp.columns import Columns
 from kmifqe.mdp.transitions import Transitions
 
@@ -30,7 +30,7 @@ LIBRARIES = {
 
 
 def load_dataset(
-    path_or_id: str | Path,
+    path_or_id: str | Path | Sequence[str | Path],
     *,
     max_episode_steps: int | None = None,
     check_finite: bool = True,
@@ -41,7 +41,9 @@ def load_dataset(
     The files are read by a second process under limits of memory and time, which writes their fields as plain arrays.
     These are mapped, and kept in the user's cache folder: a log that was read before is there at once.
 
-    path_or_id: a file or directory, or the id of a Minari dataset in Minari's own folder.
+    path_or_id: a file or directory; several files of one format as a list or a pattern such as "logs/*.parquet"; the
+        id of a Minari dataset in Minari's own folder, or `minari:ID`, which downloads it; a dataset of the Hugging
+        Face hub, "hf://datasets/OWNER/NAME".
     max_episode_steps: after how many steps a time limit cut episodes, 0 if there was no limit. Flat logs without
         `timeouts`, `next_observations` and `episode` need it; in any log it cuts longer episodes. None by default.
     check_finite: refuse NaN and infinity, by default True; False is for inspecting a log, never for learning.
@@ -49,25 +51,33 @@ def load_dataset(
     """
     if max_episode_steps is not None and max_episode_steps < 0:
         raise InputError(f"max_episode_steps is {max_episode_steps}; expected a count, or 0 for no limit")
-    name = str(path_or_id)
+    files = None if isinstance(path_or_id, str | Path) else list(path_or_id)
+    name = str(path_or_id) if files is None else ", ".join(map(str, files)) or "an empty list"
+    # A name may be too long, or ~nobody.
     with sentence_for(shown(name), "the name of a file", (OSError, RuntimeError, ValueError)):
-        path = Path(path_or_id).expanduser()  # a name may be too long, or ~nobody
-        if not name or not path.exists():
-            path = _local_minari_dataset(name)
+        paths = find_log(name) if files is None else several(files, name)
     needs_ends = max_episode_steps is None
-    columns = _columns(path, name, check_finite, needs_ends, _cache() if cache else None)
+    columns = _columns(paths, name, check_finite, needs_ends, _cache() if cache else None)
     known = columns.cuts_are_marked or columns.next_states is not None
     require_episode_ends(known or not needs_ends, name)
+    if columns.ends_may_be_cuts and needs_ends:
+        raise InputError(
+            f"{name}: next.done is set on the last row of every episode, so it cannot tell an end of the task from a "
+            "time limit; give max_episode_steps: the time limit, which cut episodes of that length, or 0 if the task "
+            "itself ended every episode"
+        )
     return Transitions.from_columns(columns, max_episode_steps=max_episode_steps, check_finite=check_finite)
 
 
-def _columns(path: Path, name: str, check_finite: bool, needs_ends: bool, cache: Path | None) -> Columns:
+def _columns(
+    paths: Sequence[Path], name: str, check_finite: bool, needs_ends: bool, cache: Path | None
+) -> Columns:
     """Return the log's columns, from the cache if they are there, else read by the child."""
     shown_name = printable(name)  # a name that a report will show; a file may be called anything
     with sentence_for(shown(name), "a log", (OSError,)):  # a link to itself, a folder that is locked
-        files, kind = _sources(path)
+        files, kind = _sources(paths)
         before = _states(files)
-    key = "" if cache is None else kept.digest_of(files, path)
+    key = "" if cache is None else kept.digest_of(files, paths[0] if len(paths) == 1 else paths[0].parent)
     if cache is not None:
         # What was read and found finite serves an inspection as well.
         keys = [key] if check_finite else [key, f"{key}-unchecked"]
@@ -78,7 +88,7 @@ def _columns(path: Path, name: str, check_finite: bool, needs_ends: bool, cache:
                 continue
     with kept.new_entry(cache) as arrays:
         arguments = {
-            "path": os.fspath(path),
+            "paths": [os.fspath(path) for path in paths],
             "name": name,
             "check_finite": check_finite,
             "needs_ends": needs_ends,
@@ -111,12 +121,12 @@ def _cache() -> Path | None:
         return None
 
 
-def _sources(path: Path) -> tuple[list[Path], str]:
+def _sources(paths: Sequence[Path]) -> tuple[list[Path], str]:
     """Return the files that a log consists of, in order, and its format."""
-    folder = minari_data_directory(path) if path.is_dir() else None
+    folder = minari_data_directory(paths[0]) if paths[0].is_dir() else None
     if folder is not None:
         return [file for file in sorted(folder.rglob("*")) if not os.path.isdir(file)], "minari"
-    files = log_files(path) if path.is_dir() else [path]
+    files = log_files(*paths)
     return files, format_of(files[0])
 
 
@@ -124,12 +134,3 @@ def _states(files: Sequence[Path]) -> list[tuple[str, int, int]]:
     """Return name, size and time of change of every file."""
     found = [(file, file.stat()) for file in files]
     return [(os.fspath(file), state.st_size, state.st_mtime_ns) for file, state in found]
-
-
-def _local_minari_dataset(name: str) -> Path:
-    root = minari_root()
-    is_id = re.fullmatch(r"[\w-]+(/[\w-]+)*-v\d+", name) is not None
-    if is_id and (root / name).is_dir():
-        return root / name
-    hint = f", and no Minari dataset of that id under {root}" if is_id else ""
-    raise InputError(f"{name or 'an empty name'}: no such file or directory{hint}; expected {READABLE}")

@@ -15,7 +15,7 @@ from kmifqe.io.files import open_file
 from kmifqe.io.logs.arrays import ArrayFolder
 from kmifqe.io.logs.d4rl import FlatFile, Hdf5File, NpzFile
 from kmifqe.io.logs.minari import minari_data_directory, read_minari
-from kmifqe.io.logs.tables import TableFile
+from kmifqe.io.logs.robots import ends_may_be_cuts, lerobot_data_directory, open_table
 from kmifqe.mdp.columns import (
     Allocate,
     Columns,
@@ -29,7 +29,7 @@ from kmifqe.mdp.columns import (
     layout_of,
 )
 
-READABLE = "D4RL .hdf5, .npz, .parquet, .arrow, or a Minari directory"
+READABLE = "D4RL .hdf5, .npz, .parquet, .arrow, a LeRobot or a Minari directory"
 _SUFFIXES = {
     **dict.fromkeys((".hdf5", ".h5"), "hdf5"),
     ".npz": "npz",
@@ -40,38 +40,34 @@ _SUFFIXES = {
 _MAGIC = {b"\x89HDF\r\n\x1a\n": "hdf5", b"PK\x03\x04": "npz", b"PAR1": "parquet", b"ARROW1": "arrow"}
 
 
-def write_columns(folder: str, path: str, name: str, check_finite: bool, needs_ends: bool) -> None:
+def write_columns(folder: str, paths: list[str], name: str, check_finite: bool, needs_ends: bool) -> None:
     """Read a log and write its fields as plain arrays into `folder`: what the child process does.
 
     folder: an empty directory.
-    path: a file, a directory of files of one format, or a Minari directory.
+    paths: a file, several of one format, a directory of such files, a LeRobot or a Minari directory.
     name: the log as the user knows it, for messages.
     check_finite: refuse NaN and infinity.
     needs_ends: refuse a log that does not mark where episodes were cut.
     """
     new = ArrayFolder(Path(folder))
     columns = read_columns(
-        Path(path), name, check_finite=check_finite, needs_ends=needs_ends, allocate=new.allocate
+        *map(Path, paths), name=name, check_finite=check_finite, needs_ends=needs_ends, allocate=new.allocate
     )
     new.finish(columns)
 
 
 def read_columns(
-    path: Path,
+    *paths: Path,
     name: str,
-    *,
     check_finite: bool = True,
     needs_ends: bool = False,
     allocate: Allocate = in_memory,
 ) -> Columns:
     """Return the columns of a log; `allocate` makes the arrays, the other arguments are those of `write_columns`."""
-    if path.is_dir():
-        folder = minari_data_directory(path)
-        if folder is not None:
-            return read_minari(folder, name=name, check_finite=check_finite, allocate=allocate)
-        files: Sequence[FlatFile] = [_open_file(file) for file in log_files(path)]
-    else:
-        files = [_open_file(path)]
+    folder = minari_data_directory(paths[0]) if paths[0].is_dir() else None
+    if folder is not None:
+        return read_minari(folder, name=name, check_finite=check_finite, allocate=allocate)
+    files = [_open_file(file) for file in log_files(*paths)]
     for file in files:
         require_episode_ends(
             {"timeouts", "next_observations", "episode"} & set(file.headers) or not needs_ends, file.name
@@ -79,16 +75,23 @@ def read_columns(
     return _columns_from_files(files, name, check_finite=check_finite, allocate=allocate)
 
 
-def log_files(path: Path) -> list[Path]:
-    """Return the files of a directory that together are a log, in the order of the numbers in their names."""
-    members = sorted(
-        (
-            file
-            for file in path.iterdir()
-            if file.suffix.lower() in _SUFFIXES and not file.name.startswith(".")
-        ),
-        key=lambda file: [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", file.name)],
-    )
+def natural_order(path: Path) -> list[int | str]:
+    """Return a key that sorts paths by the numbers in them: part-2 before part-10."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", str(path))]
+
+
+def log_files(*paths: Path) -> list[Path]:
+    """Return the files that together are a log: `paths` themselves, or those of one directory in natural order."""
+    path = paths[0]
+    if not path.is_dir():
+        members = list(paths)
+    else:
+        data = lerobot_data_directory(path)
+        inside = path.iterdir() if data is None else data.rglob("*.parquet")
+        members = sorted(
+            (file for file in inside if file.suffix.lower() in _SUFFIXES and not file.name.startswith(".")),
+            key=natural_order,
+        )
     if not members:
         raise InputError(f"{path}: holds no data file; expected {READABLE}")
     formats = {format_of(file): file.name for file in members}
@@ -106,7 +109,7 @@ def _open_file(path: Path) -> FlatFile:
     elif kind == "npz":
         file = NpzFile(path)
     else:
-        file = TableFile(path, parquet=kind == "parquet")
+        file = open_table(path, parquet=kind == "parquet")
     declared = sum(header.declared_bytes for header in file.headers.values())
     check_declared_bytes(declared, path.stat().st_size, file.name, "the header")
     return file
@@ -159,6 +162,7 @@ def _columns_from_files(
     for file, layout in zip(files, layouts):
         _fill_from(file, columns, slice(start, start + layout.rows), check_finite)
         start += layout.rows
+    columns.ends_may_be_cuts = ends_may_be_cuts(files, columns.terminated, columns.cut)
     return columns
 
 

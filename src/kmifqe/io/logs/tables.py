@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,14 @@ def import_pyarrow(name: str) -> Any:
 
 
 class TableFile:
-    """A Parquet or Arrow (IPC file or stream) table (a FlatFile)."""
+    """A Parquet or Arrow (IPC file or stream) table (a FlatFile).
 
-    def __init__(self, path: Path, *, parquet: bool) -> None:
+    `aliases` are the names that its fields may have, by default D4RL's; with None no field is looked for.
+    """
+
+    def __init__(
+        self, path: Path, *, parquet: bool, aliases: Mapping[str, tuple[str, ...]] | None = ALIASES
+    ) -> None:
         self.path = path
         self.name = str(path)
         self._pa = import_pyarrow(self.name)
@@ -43,7 +48,10 @@ class TableFile:
         self._expected = "a Parquet table" if parquet else "an Arrow table"
         with sentence_for(path, self._expected, self._errors):
             self._schema = self._read_schema()
-            self._columns = self._find_columns()
+            self.names: list[str] = self._schema.names
+            if aliases is None:
+                return
+            self._columns = self._find_columns(aliases)
             self._rows = self._count_rows()
             self.headers = {field: self._header(field, self._rows) for field in self._columns}
 
@@ -72,7 +80,7 @@ class TableFile:
         with self._pa.memory_map(str(self.path)) as source:
             return self._reader(source, None).schema
 
-    def _find_columns(self) -> dict[str, list[str]]:
+    def _find_columns(self, aliases: Mapping[str, tuple[str, ...]]) -> dict[str, list[str]]:
         """Return field -> its column names: one, or the numbered ones in order."""
         names = self._schema.names
         if len(set(names)) != len(names):
@@ -80,11 +88,11 @@ class TableFile:
         numbered: dict[str, dict[int, str]] = {}
         for column in names:
             match = _NUMBERED.fullmatch(column)
-            if match and any(match[1] in aliases for aliases in ALIASES.values()):
+            if match and any(match[1] in known for known in aliases.values()):
                 same = numbered.setdefault(match[1], {}).setdefault(int(match[2]), column)
                 self._refuse_both(same, column)
                 self._refuse_both(match[1] if match[1] in names else column, column)
-        found = resolve_names({*names, *numbered}, self.name)
+        found = resolve_names({*names, *numbered}, self.name, aliases)
         require_fields(found, names, self.name)
         columns = {}
         for field, stored in found.items():
