@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any, Required, TypedDict
 
 import jax
+import msgspec
 import numpy as np
 
 from kmifqe.behavior import FitReport, FitRequest, TanhMixture, fit_or_load, parse_behavior
+from kmifqe.budget import evaluate_within, make_budget
 from kmifqe.errors import InputError, shown
 from kmifqe.estimators import Estimate, Estimator, Progress, fit, make_estimator
 from kmifqe.estimators.fit import Checkpoints, Plan, fit_policies, make_plan
@@ -32,7 +34,7 @@ from kmifqe.estimators.registry import (
     find_entry,
     fitted_names,
 )
-from kmifqe.estimators.sizing import TYPICAL, ProblemSize, size_of
+from kmifqe.estimators.sizing import TYPICAL, ProblemSize, Rung, size_of
 from kmifqe.io.files import disk_sentence
 from kmifqe.io.format import size
 from kmifqe.io.logs import load_dataset
@@ -96,6 +98,7 @@ def evaluate(
     preset: str = DEFAULT,
     settings: Sequence[str] = (),
     steps: int | None = None,
+    minutes: float | None = None,
     seeds: int | Sequence[int] = SEEDS,
     bootstrap: bool = True,
     level: float = LEVEL,
@@ -128,6 +131,9 @@ def evaluate(
             `kmifqe evaluate --help` for the others.
         settings: changes to them, such as "clip=0.001,10" or "fqe.hidden=128".
         steps: training steps of every estimator; by default the preset's.
+        minutes: the time that the preset "default" may take; by default 10 on a CPU and 3 on a GPU. After a first
+            estimate the largest fit follows that the time allows (docs/speed.md). Other presets, and a number of
+            steps, fix the sizes and take the time they take.
         seeds: how many networks are trained side by side, or the seeds themselves.
         bootstrap: whether every network weights the log's episodes in its own way, which an interval needs.
         level: how often the interval should hold the truth, between 0 and 1.
@@ -151,6 +157,7 @@ def evaluate(
     watch = default_watch() if watch is None else watch
     check_level(level)
     check_accepted(accept)
+    budget = make_budget(minutes, preset, steps, estimators)
     make = partial(make_estimators, estimators, preset, settings, steps, stochastic=stochastic)
     made = make(behavior, TYPICAL)  # refuses wrong names and settings before anything is read
     _check_targets(made, stochastic)
@@ -183,7 +190,6 @@ def evaluate(
         problem = Problem.build(
             log, target, density, gamma, trajectories=follow_episodes(made), draws=DRAWS if stochastic else 0
         )
-        made = make(behavior, size_of(problem))
         question = Question.about(
             problem,
             data=log.name if isinstance(data, Transitions) else str(data),
@@ -195,13 +201,9 @@ def evaluate(
         returns = credited_returns(log, gamma)
         del log
         announce(problem, watch)
-        return evaluate_problem(
-            problem,
-            made,
-            question,
+        judge = partial(
+            _judged,
             averages=[each for each in estimators if isinstance(each, str) and entry_named(each).panel],
-            steps=[steps] * len(made),
-            seeds=seeds,
             bootstrap=bootstrap,
             level=level,
             run=run,
@@ -211,6 +213,20 @@ def evaluate(
             command=command,
             behavior_fit=fit_report,
         )
+        if budget is None:
+            made = make(behavior, size_of(problem))
+            return judge(problem, made, question, steps=[steps] * len(made), seeds=seeds)[0]
+        all_seeds = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
+
+        def judge_rung(
+            problem: Problem, rung: Rung, made: Sequence[Estimator], part: str, note: str
+        ) -> tuple[Result, Problem]:
+            asked = msgspec.structs.replace(question, notes=(*question.notes, note)) if note else question
+            own = all_seeds[: rung.networks]
+            return judge(problem, made, asked, steps=[None] * len(made), seeds=own, part=part)
+
+        sized = partial(make, behavior)
+        return evaluate_within(budget, problem, len(all_seeds), sized, judge_rung, watch)
 
 
 def evaluate_problem(
@@ -247,12 +263,46 @@ def evaluate_problem(
             headline is compared; None for no comparison.
         more: further fields of `Result.judged`, such as `references`.
     """
-    watch = Watch() if watch is None else watch
+    return _judged(
+        problem,
+        estimators,
+        question,
+        averages=averages,
+        steps=steps,
+        seeds=seeds,
+        bootstrap=bootstrap,
+        level=level,
+        run=run,
+        on_progress=on_progress,
+        watch=Watch() if watch is None else watch,
+        logged_returns=logged_returns,
+        **more,
+    )[0]
+
+
+def _judged(
+    problem: Problem,
+    estimators: Sequence[Estimator],
+    question: Question,
+    *,
+    averages: Sequence[str],
+    steps: Sequence[int | None],
+    seeds: int | Sequence[int],
+    bootstrap: bool,
+    level: float,
+    run: RunDirectory | None,
+    on_progress: Callable[[Progress], None] | None,
+    watch: Watch,
+    logged_returns: np.ndarray | None,
+    part: str = "",
+    **more: Any,
+) -> tuple[Result, Problem]:
+    """Return what `evaluate_problem` does, and the problem to go on with; `part` tells fits apart."""
     plans = [
         make_plan(estimator, problem, seeds=seeds, steps=own, bootstrap=bootstrap)
         for estimator, own in zip(estimators, steps, strict=True)
     ]
-    data = fingerprint(problem) if run is None else run.begin(plans, problem)
+    data = fingerprint(problem) if run is None else run.begin(plans, problem, part)
     estimates, problem = run_estimators(
         problem,
         estimators,
@@ -279,7 +329,7 @@ def evaluate_problem(
     )
     if run is not None:
         store_result(result, run, watch)
-    return result
+    return result, problem
 
 
 def run_estimators(
@@ -644,6 +694,7 @@ class Options(TypedDict, total=False):
     preset: str
     settings: list[str]
     steps: int | None
+    minutes: float | None
     seeds: int | list[int]
     bootstrap: bool
     level: float

@@ -63,6 +63,14 @@ Behavior = Annotated[
     ),
 ]
 
+Minutes = Annotated[
+    float | None,
+    typer.Option(
+        help="Time for the evaluation: a first estimate, then the largest fit that the time allows. Another --preset "
+        "than default, or --steps, fixes the sizes instead.",
+        show_default="10 on a CPU, 3 on a GPU",
+    ),
+]
 Accept = Annotated[
     list[str] | None,
     typer.Option(
@@ -125,6 +133,7 @@ def evaluate(
         int | None,
         typer.Option(min=1, help="Training steps of every estimator.", show_default="the preset's"),
     ] = None,
+    minutes: Minutes = None,
     preset: Annotated[
         str,
         typer.Option(
@@ -191,6 +200,7 @@ def evaluate(
         "accept": list(dict.fromkeys(accept or [])),
         "stochastic": stochastic,
         "steps": steps,
+        "minutes": minutes,
         "preset": preset,
         "settings": setting or [],
         "policy_normalization": policy_normalization,
@@ -220,10 +230,16 @@ def resume(
             "--allow-code", help="Import the policy or density that run.json names as module:function."
         ),
     ] = False,
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            help="More time: a larger fit follows, if it has room in it.", show_default="as the run began"
+        ),
+    ] = None,
 ) -> None:
-    """Go on with a stopped evaluation, with the options it was started with.
+    """Go on with an evaluation that was stopped, or that had too little time, with the options it was started with.
 
-    Example: kmifqe resume runs/first
+    Example: kmifqe resume runs/first --minutes 20
 
     A run whose policy or density is code (module:function) is resumed only after a yes in a terminal, or with
     --allow-code: whoever wrote run.json chose what would be run.
@@ -253,7 +269,8 @@ def resume(
     out = run.resolve()
     if Path(manifest.directory).is_dir():
         os.chdir(manifest.directory)  # relative paths in the options start there
-    _run(manifest.options, out, resume=True, force=False)
+    more = {} if minutes is None else {"minutes": minutes}
+    _run(manifest.options | more, out, resume=True, force=False)
 
 
 def _refuse_code(options: dict[str, Any], directory: str, path: Path) -> None:

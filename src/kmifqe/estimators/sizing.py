@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from kmifqe.mdp.problem import Problem
@@ -60,3 +61,48 @@ def fit_size(size: ProblemSize, steps: int | None = None) -> FitSize:
     low, high = TAU
     tau = min(max(FOLDS / (total * (1.0 - size.gamma)), low), high)
     return FitSize(hidden, batch, learning_rate, total, round(tau, 4))
+
+
+# --- Under a time budget: from a first estimate to the recipe above
+
+
+class Rung(NamedTuple):
+    """One fit of several, each larger than the one before: the problem size whose recipe it has, and its networks."""
+
+    size: ProblemSize
+    networks: int
+
+    @property
+    def work(self) -> float:
+        """Return how much arithmetic the fit takes, in units of no meaning: only the ratio of two rungs has one."""
+        recipe = fit_size(self.size)
+        return float(self.networks * recipe.steps * recipe.batch * recipe.hidden**2)
+
+    def __str__(self) -> str:
+        recipe = fit_size(self.size)
+        networks = f"{self.networks} network{'s' * (self.networks > 1)}"
+        return f"{networks} of {recipe.hidden} units, {recipe.steps:,} steps"
+
+
+FIRST_ROWS = 40_000  # the first estimate has the recipe of a log with so many rows, or of a smaller one
+FIRST_NETWORKS = 4
+
+
+def ladder(size: ProblemSize, networks: int) -> tuple[Rung, ...]:
+    """Return the fits that a time budget may choose from, the smallest first, for a problem of `size`.
+
+    The first one gives the first estimate, the last one is the whole recipe with all of the `networks`.
+    """
+    first = Rung(size._replace(rows=min(size.rows, FIRST_ROWS)), min(FIRST_NETWORKS, networks))
+    return (first, *(rung for rung in _rungs(size, networks) if rung.work > first.work))
+
+
+def _rungs(size: ProblemSize, networks: int) -> Iterator[Rung]:
+    for bound, *_ in SIZES:
+        rows = int(min(bound, size.rows))
+        if rows >= min(FIRST_ROWS, size.rows):
+            # Half of the networks of the first recipe would hardly be more than the first estimate has.
+            few = networks if rows <= FIRST_ROWS else -(-networks // 2)
+            yield from (Rung(size._replace(rows=rows), each) for each in dict.fromkeys((few, networks)))
+        if bound >= size.rows:
+            return

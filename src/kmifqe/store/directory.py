@@ -60,20 +60,21 @@ class RunDirectory:
     @property
     def saves(self) -> int:
         """How many snapshots this process has written."""
-        return sum(fits.saves for fits in (self._fits, *self._parts.values()))
+        return sum(fits.saves for fits in self._parts.values())
 
     @property
     def saving_seconds(self) -> float:
         """How long this process has spent on writing snapshots."""
-        return sum(fits.saving_seconds for fits in (self._fits, *self._parts.values()))
+        return sum(fits.saving_seconds for fits in self._parts.values())
 
-    def begin(self, plans: Sequence[Plan], problem: Problem) -> dict[str, Any]:
+    def begin(self, plans: Sequence[Plan], problem: Problem, part: str = "") -> dict[str, Any]:
         """Refuse what does not go with what is stored, drop an earlier run if asked to, and write run.json.
 
-        `plans` are the fits of this run, `problem` is what they learn from. The problem's fingerprint is returned.
+        `plans` are the fits of this run, `problem` is what they learn from. Where a run fits the same problem several
+        times, `part` tells these fits from the others. The problem's fingerprint is returned.
         """
         data = fingerprint(problem)
-        self._fits = self._kept_fits(data, "")
+        self._fits = self.part(part, data)
         self.drop_earlier_run()
         for plan in plans:
             if self.finished(plan) is None:

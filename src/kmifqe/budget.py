@@ -1,0 +1,142 @@
+"""The time budget: a first estimate soon, then the largest fit that the time which is left allows."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import jax
+
+from kmifqe.errors import InputError
+from kmifqe.estimators import Estimator
+from kmifqe.estimators.fit import make_plan
+from kmifqe.estimators.forecast import make_forecast
+from kmifqe.estimators.registry import DEFAULT, entry_named, fitted_names
+from kmifqe.estimators.sizing import ProblemSize, Rung, ladder, size_of
+from kmifqe.io.format import duration, number
+from kmifqe.mdp import Problem
+from kmifqe.report.result import Result
+from kmifqe.report.watch import Watch
+
+CPU_MINUTES, GPU_MINUTES = 10.0, 3.0
+FIRST_SECONDS = 45.0  # a whole recipe that takes less needs no first estimate before it
+# A larger fit takes less time than the ratio of the arithmetic says, because larger products use the cores better,
+# but hardly less than this share: where even that is too long, no time is spent on measuring it.
+HOPELESS = 0.1
+Make = Callable[[ProblemSize], Sequence[Estimator]]
+# A fit to the problem -> its result, and the problem to go on with: the rung, its estimators, the name of its files
+# in the run directory, and a note for the record.
+Judge = Callable[[Problem, Rung, Sequence[Estimator], str, str], tuple[Result, Problem]]
+
+
+@dataclass
+class Budget:
+    """The time that an evaluation may take, from now on."""
+
+    minutes: float
+    began: float = field(default_factory=time.perf_counter)
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left."""
+        return 60.0 * self.minutes - (time.perf_counter() - self.began)
+
+
+def make_budget(
+    minutes: float | None, preset: str, steps: int | None, estimators: Sequence[str | Estimator]
+) -> Budget | None:
+    """Return the budget of an evaluation, None where what the user asked for fixes the sizes of its fits.
+
+    `minutes` is what the user gave, None for the default of the device; `preset`, `steps` and `estimators` are those
+    of `evaluate`.
+    """
+    names = fitted_names([each for each in estimators if isinstance(each, str)])
+    fixed = [f"the preset {preset}"] * (preset != DEFAULT)
+    fixed += ["a number of steps"] * (steps is not None)
+    fixed += ["an estimator made by hand"] * any(not isinstance(each, str) for each in estimators)
+    fixed += [f"the estimator {name}" for name in names if entry_named(name).sized is None]
+    if minutes is None:
+        default = CPU_MINUTES if jax.devices()[0].platform == "cpu" else GPU_MINUTES
+        return None if fixed else Budget(default)
+    if not 0 < minutes < float("inf"):
+        raise InputError(f"minutes are {minutes:g}; expected a time greater than 0")
+    if fixed:
+        raise InputError(
+            f"minutes choose the sizes of the fits, but {fixed[0]} fixes them; leave one of them out"
+        )
+    return Budget(minutes)
+
+
+def evaluate_within(
+    budget: Budget, problem: Problem, networks: int, make: Make, judge: Judge, watch: Watch
+) -> Result:
+    """Return the result of the largest fit that `budget` has time for, after a first estimate.
+
+    Args:
+        budget: the time that the evaluation may take.
+        problem: the arrays to learn from.
+        networks: how many networks the whole recipe has.
+        make: returns the estimators with the recipe of a problem size.
+        judge: fits them, and returns their result and the problem to go on with.
+        watch: hears what is done, and what was not reached.
+    """
+    rungs = ladder(size_of(problem), networks)
+    first, whole = rungs[0], rungs[-1]
+    is_small = first.size == whole.size
+    if is_small and _training_seconds(whole, make(whole.size), problem) <= FIRST_SECONDS:
+        return judge(problem, whole, make(whole.size), "", "")[0]
+    started = time.perf_counter()
+    result, problem = judge(problem, first, make(first.size), _part(first, whole), _note(first, whole))
+    took = time.perf_counter() - started
+    beside = max(0.0, took - sum(each.seconds for each in result.estimates))  # compiling and examining
+    if first != whole:
+        watch.say(
+            f"first estimate: {_in_short(result)}; {duration(max(budget.left, 0.0))} of the time is left"
+        )
+    unreached: list[tuple[Rung, float]] = []
+    for rung in rungs[:0:-1]:
+        needed = took * rung.work / first.work
+        if HOPELESS * needed < budget.left:
+            estimators = make(rung.size)
+            needed = _training_seconds(rung, estimators, problem) + beside * rung.networks / first.networks
+            if needed < budget.left:
+                watch.say(f"going on with {rung}: about {duration(needed)}")
+                result, problem = judge(problem, rung, estimators, _part(rung, whole), _note(rung, whole))
+                break
+        unreached.append((rung, needed))
+    if unreached:
+        rung, needed = unreached[-1]
+        minutes = max(1, math.ceil(1.3 * needed / 60))
+        watch.warn(
+            f"not reached in {budget.minutes:g} minutes: {rung}, about {duration(needed)} more; to go on: "
+            f"kmifqe resume RUN --minutes {minutes} (in Python: resume=True, minutes={minutes})"
+        )
+    return result
+
+
+def _training_seconds(rung: Rung, estimators: Sequence[Estimator], problem: Problem) -> float:
+    """Return how many seconds a rung's training takes, measured on this machine; infinite where memory lacks.
+
+    The programs that are compiled for it are those of the fit, so that no time is lost where it is done.
+    """
+    plans = [make_plan(each, problem, seeds=rung.networks, bootstrap=True) for each in estimators]
+    forecasts = (make_forecast(each, problem, plan) for each, plan in zip(estimators, plans, strict=True))
+    return sum(math.inf if each.seconds is None else each.seconds for each in forecasts)
+
+
+def _in_short(result: Result) -> str:
+    interval = result.interval
+    between = "" if interval is None else f" ({number(interval.low)} to {number(interval.high)})"
+    return f"{number(result.value)} per step{between}, {result.verdict.word}"
+
+
+def _note(rung: Rung, whole: Rung) -> str:
+    """Return what the record says of a rung that is not the whole recipe."""
+    return "" if rung == whole else f"sized for the time: {rung}; the whole recipe for this log is {whole}"
+
+
+def _part(rung: Rung, whole: Rung) -> str:
+    """Return what the files of a rung's fits are called after; the whole recipe's have the estimator's name alone."""
+    return "" if rung == whole else f"{rung.size.rows}-rows-{rung.networks}-networks"

@@ -1,0 +1,110 @@
+"""The time budget: a first estimate, the largest fit that the time allows, and more time later."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import kmifqe
+from kmifqe import budget
+from kmifqe.budget import make_budget
+from kmifqe.errors import InputError
+from kmifqe.estimators.sizing import ProblemSize, fit_size, ladder
+from kmifqe.report.watch import Watch
+from kmifqe.store.manifest import FINISHED
+
+
+def a_log(n: int = 400) -> kmifqe.Transitions:
+    rng = np.random.default_rng(0)
+    return kmifqe.Transitions.from_arrays(
+        rng.normal(size=(n, 2)),
+        rng.normal(size=(n, 1)),
+        rng.normal(size=n),
+        np.zeros(n),
+        np.arange(n) % 20 == 19,
+    )
+
+
+def policy(states: np.ndarray) -> np.ndarray:
+    return 0.3 * states[:, :1]
+
+
+class Heard(Watch):
+    """Keeps what it hears."""
+
+    def __init__(self) -> None:
+        self.sentences: list[str] = []
+
+    def say(self, sentence: str) -> None:
+        self.sentences.append(sentence)
+
+    warn = note = say
+
+
+@pytest.mark.parametrize("rows", [500, 30_000, 100_000, 1_000_000])
+def test_a_ladder_begins_small_and_ends_with_the_whole_recipe(rows):
+    size = ProblemSize(rows, 0.99)
+    rungs = ladder(size, 10)
+    assert rungs[0].networks == 4
+    assert fit_size(rungs[0].size).hidden <= 64
+    assert rungs[-1] == (size, 10)
+    works = [rung.work for rung in rungs]
+    assert works == sorted(works)
+    assert len(set(rungs)) == len(rungs)
+
+
+def test_one_network_has_a_ladder_of_one_rung_on_a_small_log():
+    assert len(ladder(ProblemSize(500, 0.99), 1)) == 1
+
+
+def quick(minutes: float | None, heard: Heard, **more: object) -> kmifqe.Result:
+    settings = ["hidden=8", "batch=16"]
+    return kmifqe.evaluate(
+        a_log(), policy, estimators=["fqe"], settings=settings, minutes=minutes, seeds=6, watch=heard, **more
+    )
+
+
+def test_the_whole_recipe_is_fitted_at_once_where_it_is_soon_done():
+    heard = Heard()
+    result = quick(None, heard)
+    assert len(result.estimate.values) == 6
+    assert not any("first estimate" in each for each in heard.sentences)
+
+
+def test_what_was_not_reached_is_said_and_more_time_goes_on_from_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(budget, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(budget, "_training_seconds", lambda *_: 100.0)
+    heard, out = Heard(), tmp_path / "run"
+    short = quick(0.1, heard, out=out)
+    assert len(short.estimate.values) == 4
+    assert any("sized for the time: 4 networks" in note for note in short.question.notes)
+    assert any("resume RUN --minutes" in each for each in heard.sentences)
+    kept = {path.name for path in (out / FINISHED).iterdir()}
+    longer = quick(30, Heard(), out=out, resume=True)
+    assert len(longer.estimate.values) == 6
+    assert not longer.question.notes
+    assert {path.name for path in (out / FINISHED).iterdir()} > kept
+    # The networks of the first estimate are the first of the whole recipe's, and the same bits would be a sign of
+    # their being fitted once only: here the sizes are equal.
+    np.testing.assert_allclose(longer.estimate.values[:4], short.estimate.values, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"minutes": 0.0}, "greater than 0"),
+        ({"minutes": float("nan")}, "greater than 0"),
+        ({"minutes": 5.0, "preset": "fast"}, "preset fast fixes"),
+        ({"minutes": 5.0, "steps": 10}, "a number of steps fixes"),
+        ({"minutes": 5.0, "estimators": ["sr-dice"]}, "the estimator sr-dice fixes"),
+    ],
+)
+def test_minutes_that_make_no_sense_are_refused(options, words):
+    with pytest.raises(InputError, match=words):
+        kmifqe.evaluate(a_log(), policy, **options)
+
+
+def test_fixed_sizes_have_no_budget():
+    assert make_budget(None, "fast", None, ["fqe"]) is None
+    assert make_budget(None, "default", 100, ["fqe"]) is None
+    assert make_budget(None, "default", None, ["auto"]) is not None
