@@ -1,4 +1,4 @@
-"""Bytes per transition, from the shapes of the real programs, beside the formulas of docs/memory.md."""
+"""Bytes per transition, from the shapes of the real programs, beside the formulas of docs/guides/memory.md."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@
 Sizes depend on the device: on a GPU those of Hopper and Humanoid (n = 1 M, batch 2,048, 10 seeds), on a CPU
 n = 200,000, batch 1,024, one seed. What is compared is measured in turns, so that both sides of a ratio see the
 same load; a time by itself means little on a machine that does other work. Nothing is asserted. Each section runs
-in a process of its own, which leaves the device's memory to the next. docs/speed.md explains the rows.
+in a process of its own, which leaves the device's memory to the next. docs/evidence/speed.md explains the rows.
 """
 
 from __future__ import annotations

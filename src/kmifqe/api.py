@@ -140,7 +140,7 @@ def evaluate(
         accept: names of checks whose question you have answered, such as "unexplained_ends" where episodes of your
             system do end by chance: they ask for care no longer. What forbids the use of a number still does.
         stochastic: whether the policy's own distribution is judged, from which it draws its actions; by default
-            its deterministic action is (docs/policies.md).
+            its deterministic action is (docs/guides/policies.md).
         policy_normalization: statistics that the policy's inputs were normalised with (VecNormalize), or "none".
         max_episode_steps: cut longer episodes of the log into pieces of this length.
         out: a run directory for result.json, report.html, figures and snapshots; None keeps nothing.

@@ -37,7 +37,7 @@ from kmifqe.experiments.records import (
 )
 
 ROOT = Path(__file__).parents[2]
-PAGES = tuple(ROOT / "docs" / name for name in ("reproduction.md", "ranking.md"))
+PAGES = tuple(ROOT / "docs" / name for name in ("evidence/reproduction.md", "guides/ranking.md"))
 
 
 def error(rmse, standard_error=0.01, truth=2.0, bias=-0.5, diverged=0):
@@ -240,7 +240,7 @@ def test_the_pages_say_what_the_committed_records_say():
     assert {found[2] for text in texts.values() for found in MARKED.finditer(text)} == {*PIECES, "missing"}
     for page, text in texts.items():
         assert filled(text, ROOT / RESULTS) == text, (
-            f"stale: kmifqe reproduce render --preset fast --page docs/{page.name}"
+            f"stale: kmifqe reproduce render --preset fast --page {page.relative_to(ROOT)}"
         )
 
 

@@ -138,7 +138,8 @@ def evaluate(
         str,
         typer.Option(
             help="Settings: default (sizes that follow from the log), the paper's for a kind of task (pendulum, "
-            "mujoco, d4rl), or the paper's made fast: fast, pendulum-fast, mujoco-fast, d4rl-fast (docs/speed.md)."
+            "mujoco, d4rl), or the paper's made fast: fast, pendulum-fast, mujoco-fast, d4rl-fast "
+            "(docs/evidence/speed.md)."
         ),
     ] = "default",
     setting: Annotated[
@@ -179,8 +180,9 @@ def evaluate(
 
     Example: kmifqe evaluate log.npz --policy actor.npz
 
-    Prints the value with its interval and verdict, and writes result.json (schema: docs/result.md), a report and
-    figures. V̂ is per step, (1 − gamma) times the expected discounted return; both are printed (docs/intervals.md).
+    Prints the value with its interval and verdict, and writes result.json (schema: docs/reference/result.md),
+    a report and figures. V̂ is per step, (1 − gamma) times the expected discounted return; both are printed
+    (docs/concepts/intervals.md).
     Ctrl-C saves and stops; the same command with --resume goes on, and ends with the same bits.
     """
     if len(policy) > 1:

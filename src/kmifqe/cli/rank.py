@@ -121,7 +121,8 @@ def rank(
     Example: kmifqe rank log.npz --policy 'checkpoints/*.zip' --behavior logged --out runs/choice
 
     Prints the ranking and what to do next, and writes ranking.json, ranking.csv, ranking.tex, ranking.png and
-    ranking.html (docs/ranking.md). Policies are compared pair by pair, which tells more than their intervals do.
+    ranking.html (docs/guides/ranking.md). Policies are compared pair by pair, which tells more than their
+    intervals do.
     Ctrl-C saves and stops; the same command with --resume goes on.
     """
     if truth is not None and env is not None:

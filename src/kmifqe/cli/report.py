@@ -44,7 +44,8 @@ def report(
 
     Example: kmifqe report runs/first --open
 
-    The page needs no network and no other file; it works on a phone, on paper and by keyboard (docs/report.md).
+    The page needs no network and no other file; it works on a phone, on paper and by keyboard
+    (docs/guides/report.md).
     """
     if len(runs) == 1 and _holds_experiments(runs[0]):
         return _render_experiments(runs[0], out)

@@ -169,7 +169,7 @@ class Estimate:
 
     @property
     def corrected(self) -> float | None:
-        """V̂ less the kernel's bias, where it was measured and training did not subtract it (docs/intervals.md)."""
+        """V̂ less the kernel's bias, if measured and not subtracted in training (docs/concepts/intervals.md)."""
         kernel = None if self.measurements is None else self.measurements.kernel
         return self.value - kernel.kernel_bias if kernel is not None and kernel.bias_removed is None else None
 
@@ -344,7 +344,7 @@ def value_units(problem: Problem, units: str, *, normalized: bool = True) -> Val
 
 
 # Rewards whose largest magnitude lies between these are learned as they are. On a linear-quadratic world FQE's
-# errors are much the same from 0.04 to 700, and several times larger at 0.005 and at 5,600 (docs/numbers.md).
+# errors are much the same from 0.04 to 700, and several times larger at 0.005 and at 5,600 (docs/notes/numbers.md).
 REWARDS = (2.0**-6, 2.0**10)
 # The same for each raw input column; wide, so that what the paper ran on raw states stays as it was.
 INPUTS = (2.0**-16, 2.0**16)

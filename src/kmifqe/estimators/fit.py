@@ -20,7 +20,7 @@ from kmifqe.mdp.policies import policy_fields
 from kmifqe.mdp.problem import OF_POLICY, Problem
 
 RECORDS = 100  # points of the trajectory, when the caller does not say
-# On an NVIDIA GPU a step's products, 256 wide, run faster from cuBLAS (docs/speed.md).
+# On an NVIDIA GPU a step's products, 256 wide, run faster from cuBLAS (docs/evidence/speed.md).
 STEP_OPTIONS = {"xla_gpu_enable_triton_gemm": False}
 Stop = Callable[[np.ndarray, np.ndarray], bool]  # recorded steps (r,), V̂ (r, seeds) -> end here?
 

@@ -15,7 +15,7 @@ from kmifqe.estimators.sizing import TYPICAL, FitSize, ProblemSize, fit_size
 DEFAULT = "default"  # the preset whose sizes follow from the problem (`EstimatorEntry.sized`)
 # Preset -> the steps of a fit, for estimators that leave the number to the preset (`EstimatorEntry.steps_at`). The
 # first three are the columns of the paper's appendix. The fast ones give the same estimates with a tenth of the
-# arithmetic or less (docs/speed.md).
+# arithmetic or less (docs/evidence/speed.md).
 PRESETS = {
     DEFAULT: 100_000,
     "pendulum": 2_000_000,

@@ -48,12 +48,14 @@ class DemoConfig:
 
     dummies: int = 2  # the metric's gain is clear of the noise; more dummies cost more time
     rows: int = 60_000
-    uniform_share: float = 1.0  # torques drawn uniformly; see docs/demo.md for the paper's mixture (0.2)
+    uniform_share: float = (
+        1.0  # torques drawn uniformly; see docs/evidence/demo.md for the paper's mixture (0.2)
+    )
     hidden: int = 64
     steps: int = 8_000
     target_period: int = 80  # γ^(8,000/80) < 1 %: the copies have converged
     learning_rate: float = 3e-3  # falls to a hundredth: so few steps must fit as well as the paper's many
-    clip: float = 10.0  # the paper's 2 costs a third more bias on such a log (docs/demo.md)
+    clip: float = 10.0  # the paper's 2 costs a third more bias on such a log (docs/evidence/demo.md)
     fqe_steps: int = 30_000
     sr_dice_stages: tuple[int, int, int] = (2_000, 6_000, 12_000)
     sr_dice_learning_rate: float = 1e-3  # three times the paper's, for a twentieth of its steps

@@ -2,7 +2,7 @@
 
 A record keeps what checks are made from, so that new thresholds can be tried on old records. Every problem belongs to
 one of two halves: one for choosing settings and thresholds, the other for reporting what they are worth
-(docs/diagnostics.md). `study_tables` counts what the records show.
+(docs/concepts/diagnostics.md). `study_tables` counts what the records show.
 """
 
 from __future__ import annotations

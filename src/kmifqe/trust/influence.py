@@ -7,7 +7,7 @@ first states and the target's actions there. One row more or less then moves V̂
     νᵀA⁻¹ φ w δ / n,    δ = (1 − γ) r + γ Q(s', π̃(s')) − Q(s, a),
 
 and a first state by (Q(s₀, π̃(s₀)) − V̂)/m. The influences of an episode's rows are added up, because they depend on
-each other, and V̂'s variance over logs like this one is the sum of the episodes' squares (docs/intervals.md).
+each other, and V̂'s variance over logs like this one is the sum of the episodes' squares (docs/concepts/intervals.md).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ allowed for. So the interval is
 
 where d is how far the estimators differ whose values were averaged (`trust.choice`), 0 for a single one. Where an
 estimator offers no features to read σ from, σ is left out: networks that each saw the log's episodes with weights of
-their own differ by what another log would have changed too. See docs/intervals.md.
+their own differ by what another log would have changed too. See docs/concepts/intervals.md.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kmifqe.errors import InputError
 from kmifqe.estimators.base import Estimate
 
 LEVEL = 0.95
-# Both were chosen on the half of a study that is for choosing (docs/intervals.md).
+# Both were chosen on the half of a study that is for choosing (docs/concepts/intervals.md).
 SHARED = 1.0  # what networks have wrong alike, squared, in units of the variance over networks
 LEAST_ERROR = 0.05  # of `LogFacts.value_unit`: the error that is left where networks agree
 

@@ -4,7 +4,7 @@ Networks of one seed share their initial weights, their draws and the weights of
 share the log. So most of what is uncertain about two values is common to both, and their difference is known far
 better than either. Two covariances say so: of what another log would change (each episode's moves of V̂, from
 `trust.influence`) and of what training does (the spread over networks). Both enter as in `trust.interval`; the
-statements here are read off draws from their sum (docs/ranking.md).
+statements here are read off draws from their sum (docs/guides/ranking.md).
 """
 
 from __future__ import annotations

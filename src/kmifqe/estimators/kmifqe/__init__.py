@@ -91,9 +91,9 @@ _COLUMNS: dict[str, dict[str, Any]] = {
     "mujoco": {"batch": 2048, "clip_per_dimension": True},
     "d4rl": {"batch": 2048, "density_floor": 1e-3},
 }
-# The same estimate with a tenth of the arithmetic or less (docs/speed.md has what was tried, and what each setting
-# gave). A copy of the target network contracts by γ only, so convergence needs a number of copies, not of steps: 800
-# at γ = 0.99, and 160 at Pendulum's 0.95.
+# The same estimate with a tenth of the arithmetic or less (docs/evidence/speed.md has what was tried, and what
+# each setting gave). A copy of the target network contracts by γ only, so convergence needs a number of copies, not
+# of steps: 800 at γ = 0.99, and 160 at Pendulum's 0.95.
 _FAST = {"learning_rate": 1e-3, "bandwidth_period": 4, "target_period": 125, "metric_period": 20}
 _FAST_PENDULUM = {"target_period": 250, "metric_period": 4}
 
@@ -107,7 +107,7 @@ def _at_preset(preset: str, steps: int | None) -> dict[str, Any]:
     return changes | _FAST_PENDULUM if column == "pendulum" else changes
 
 
-# Our best documented settings, the same for every task (docs/best_settings.md has what each does, and what was
+# Our best documented settings, the same for every task (docs/notes/best_settings.md has what each does, and what was
 # tried). Most systems cut actions to the box and most targets act at its edge, where a smooth Q of uncut actions
 # rounds a corner off. Where few rows have an action near the target's, FQE's rows fill the minibatch. Where hardly
 # any row teaches Q it keeps its initial value, and the log's mean reward is nearer to V than 0. From half of the
@@ -205,7 +205,7 @@ ENTRIES = (
         config=BEST,
         make=make_kmifqe_best,
         summary="KMIFQE with our best settings, the same for every task",
-        page="docs/best_settings.md",
+        page="docs/notes/best_settings.md",
         at_preset=_best_at_preset,
     ),
     replace(

@@ -353,7 +353,7 @@ AVERAGED = 0.05  # of the steps before a bias is held: a mean over so many copie
 
 
 def _first_bias(config: KMIFQEConfig, params: mlp.QParams, problem: Problem) -> Float[Array, " n"] | None:
-    """Return the kernel's bias of every row before the first step (docs/intervals.md, "The kernel's bias")."""
+    """Return the kernel's bias of each row before step 1 (docs/concepts/intervals.md, "The kernel's bias")."""
     if config.bias == "ignored" or config.tau:
         return None
     if config.bias == "held":

@@ -26,8 +26,8 @@ from kmifqe.maths.sampling import (
 )
 from kmifqe.mdp.problem import Problem
 
-# A minibatch's log h scatters by 0.6/(d + 4) and now and then jumps up by five times that (docs/speed.md); the
-# envelope covers both, and is rebuilt when the running mean of log h has moved by DRIFT.
+# A minibatch's log h scatters by 0.6/(d + 4) and now and then jumps up by five times that (docs/evidence/speed.md);
+# the envelope covers both, and is rebuilt when the running mean of log h has moved by DRIFT.
 BELOW, ABOVE, DRIFT = 1.5, 4.0, 0.5  # in 1/(d + 4)
 PROPOSALS = 2  # a row: over about that interval 0.6 or more of the proposals were accepted
 
