@@ -51,7 +51,7 @@ from kmifqe.store import Interrupted, RunDirectory, open_run
 from kmifqe.store.checkpoints import SAVE_SECONDS
 from kmifqe.store.fits import KeptFits
 from kmifqe.store.identity import digests, fingerprint
-from kmifqe.trust.checks import measure
+from kmifqe.trust.checks import Shared, measure
 from kmifqe.trust.choice import average
 from kmifqe.trust.interval import LEVEL, check_level
 from kmifqe.trust.landscape import LANDSCAPE, keep_landscape
@@ -212,6 +212,7 @@ def evaluate(
             logged_returns=returns,
             command=command,
             behavior_fit=fit_report,
+            shared=Shared(),
         )
         if budget is None:
             made = make(behavior, size_of(problem))
@@ -295,6 +296,7 @@ def _judged(
     watch: Watch,
     logged_returns: np.ndarray | None,
     part: str = "",
+    shared: Shared | None = None,
     **more: Any,
 ) -> tuple[Result, Problem]:
     """Return what `evaluate_problem` does, and the problem to go on with; `part` tells fits apart."""
@@ -303,6 +305,7 @@ def _judged(
         for estimator, own in zip(estimators, steps, strict=True)
     ]
     data = fingerprint(problem) if run is None else run.begin(plans, problem, part)
+    shared = Shared() if shared is None else shared
     estimates, problem = run_estimators(
         problem,
         estimators,
@@ -310,7 +313,7 @@ def _judged(
         store=run,
         watch=watch,
         on_progress=on_progress,
-        examine=partial(examined, run),
+        examine=partial(examined, run, shared),
     )
     if run is not None and run.saves:
         share = run.saving_seconds / max(sum(estimate.seconds for estimate in estimates), 1e-9)
@@ -502,15 +505,16 @@ def _timed(examine: Examine) -> Examine:
 
 
 def examined(
-    run: RunDirectory | None, estimator: Estimator, estimate: Estimate, problem: Problem
+    run: RunDirectory | None, shared: Shared, estimator: Estimator, estimate: Estimate, problem: Problem
 ) -> Estimate:
     """Return `estimate` with what is measured of its final state and of `problem`.
 
-    What `estimator` says of Q around the target's actions is kept in the directory of `run`, if one is given.
+    `shared` keeps what fits to the same log or target have in common. What `estimator` says of Q around the target's
+    actions is kept in the directory of `run`, if one is given.
     """
     if run is not None:
         keep_landscape(run.file(LANDSCAPE), estimator, estimate, problem)
-    return replace(estimate, measurements=measure(estimator, estimate, problem))
+    return replace(estimate, measurements=measure(estimator, estimate, problem, shared))
 
 
 def store_result(result: Result, run: RunDirectory, watch: Watch) -> None:

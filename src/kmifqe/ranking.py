@@ -54,6 +54,7 @@ from kmifqe.store import RunDirectory, open_run
 from kmifqe.store.checkpoints import SAVE_SECONDS
 from kmifqe.store.identity import digests, fingerprint, joint_fingerprint
 from kmifqe.trust.active import Choice, choose, paired_covariance
+from kmifqe.trust.checks import Shared
 from kmifqe.trust.interval import LEVEL, check_level
 from kmifqe.trust.logged import logged_controller
 from kmifqe.trust.ranking import combined, joint, p_best, value_draws
@@ -297,6 +298,7 @@ class _Networks:
     ) -> None:
         self.case, self.estimators, self.watch = case, estimators, watch
         self._steps, self._run = steps, run
+        self._shared = Shared()
         first = fingerprint(judged(case.problem, case.answers[0]))
         others = [fingerprint(judged(case.problem, each), first) for each in case.answers[1:]]
         self.data = [first, *others]  # of every policy
@@ -328,7 +330,7 @@ class _Networks:
                         [turn[position] for position in positions],
                     ),
                     watch=self.watch,
-                    examine=partial(examined, None),
+                    examine=partial(examined, None, self._shared),
                 )
                 for policy, estimate in zip(turn, estimates, strict=True):
                     found[policy][estimator.name] = estimate

@@ -109,6 +109,11 @@ class Estimator(NamedTuple):
 
 def state_of_seed(states: State, position: int) -> State:
     """Return one seed's state: `states` is an estimate's `final_state`, `position` the seed's place in `seeds`."""
+    return _at(states, position)
+
+
+@jax.jit  # one program for all leaves: leaf by leaf, each shape would be compiled by itself
+def _at(states: State, position: int) -> State:
     return jax.tree.map(lambda leaf: leaf[position], states)
 
 

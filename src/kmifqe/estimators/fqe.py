@@ -150,9 +150,10 @@ def make_fqe(config: FQEConfig = DEFAULT) -> Estimator:
         step,
         value,
         default_steps=1_000_000,
-        q=q,
+        # Compiled for the diagnostics, which ask outside of any program: operation by operation takes far longer.
+        q=jax.jit(q),
         network=network,
-        features=features,
+        features=jax.jit(features),
         arrived=partial(soft_share, config.tau),
     )
 

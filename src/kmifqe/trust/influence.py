@@ -13,11 +13,14 @@ each other, and V̂'s variance over logs like this one is the sum of the episode
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import msgspec
 import numpy as np
+from jaxtyping import Array, Float
 
 from kmifqe.estimators.base import Estimate, Estimator, state_of_seed
 from kmifqe.mdp.problem import Problem
@@ -28,6 +31,7 @@ NETWORKS = (
 ROWS = 50_000  # looked at, at most, of whole episodes
 # Of the features' mean square, times 1 − γ, added to A: directions that the log hardly shows would else be blown up.
 RIDGE = 0.1
+BLOCK = 1024  # rows whose products are added up in single precision
 
 
 class ChanceFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,28 +125,54 @@ def _influences(
     later = jnp.asarray(problem.next_states[rows]), jnp.asarray(problem.target_actions[rows])
     first = problem.first_states[seen.chosen], problem.first_actions[seen.chosen]
 
-    def asked(function: Callable[..., object], at: tuple[object, object]) -> np.ndarray:
-        return np.asarray(function(state, problem, *at), np.float64)
+    def asked(function: Callable[..., Any], at: tuple[object, object]) -> Any:
+        return function(state, problem, *at)
 
-    def with_constant(features: np.ndarray) -> np.ndarray:
-        return np.concatenate([features, np.ones((len(features), 1))], axis=1)
-
-    phi, phi_later, phi_first = (with_constant(asked(estimator.features, at)) for at in (now, later, first))
-    q, q_later, q_first = (asked(estimator.q, at) for at in (now, later, first))
+    phi, phi_later, phi_first = (_with_constant(asked(estimator.features, at)) for at in (now, later, first))
+    q, q_later, q_first = (np.asarray(asked(estimator.q, at), np.float64) for at in (now, later, first))
     weights = _weights(estimator, state, problem, rows, nonterminal)
     rewards = np.asarray(problem.rewards, np.float64)[rows]
     td_errors = (1.0 - gamma) * rewards + gamma * nonterminal * q_later - q
-    weighted = phi * (weights / len(rows))[:, None]
-    squares = weighted.T @ phi
-    A = squares - gamma * weighted.T @ (nonterminal[:, None] * phi_later)
+    shares = weights / len(rows)
+    squares, ahead = _products(phi, phi_later, jnp.asarray(shares), jnp.asarray(shares * nonterminal))
+    A = squares - gamma * ahead
     A += RIDGE * (1.0 - gamma) * np.trace(squares) / len(A) * np.eye(len(A))
     try:
-        direction = np.linalg.solve(A.T, phi_first.mean(axis=0))
+        direction = np.linalg.solve(A.T, np.asarray(phi_first, np.float64).mean(axis=0))
     except np.linalg.LinAlgError:  # no row has a weight: nothing can be told, which NaN says
         direction = np.full(len(A), np.nan)
-    ratios = weighted @ direction
+    ratios = shares * (np.asarray(phi) @ direction)
     of_rows = np.bincount(seen.episode, ratios * td_errors, len(seen.chosen))
     return of_rows, (q_first - q_first.mean()) / len(seen.chosen), len(rows) * ratios
+
+
+@jax.jit
+def _with_constant(features: Float[Array, "n k"]) -> Float[Array, "n k+1"]:
+    return jnp.concatenate([features, jnp.ones((len(features), 1), features.dtype)], axis=1)
+
+
+def _products(
+    phi: Float[Array, "n k"], phi_later: Float[Array, "n k"], shares: Array, shares_ahead: Array
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return Σ w φφᵀ and Σ w φφ'ᵀ of weighted rows.
+
+    The device multiplies blocks of rows in single precision, and their products are added up in double: the sums of
+    50,000 rows then have the digits that solving for A⁻¹ν needs, at a fraction of the time of doubles throughout.
+    """
+    blocks = _block_products(phi, phi_later, shares, shares_ahead)
+    squares, ahead = (np.asarray(each).sum(axis=0, dtype=np.float64) for each in blocks)
+    return squares, ahead
+
+
+@jax.jit
+def _block_products(phi: Array, phi_later: Array, shares: Array, shares_ahead: Array) -> tuple[Array, Array]:
+    def in_blocks(x: Array) -> Array:
+        missing = -len(x) % BLOCK
+        return jnp.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1)).reshape(-1, BLOCK, *x.shape[1:])
+
+    now, later = in_blocks(phi), in_blocks(phi_later)
+    product = partial(jnp.einsum, "bri,br,brj->bij", precision=jax.lax.Precision.HIGHEST)
+    return product(now, in_blocks(shares), now), product(now, in_blocks(shares_ahead), later)
 
 
 def _effective_rows(ratios: np.ndarray) -> float:

@@ -7,6 +7,7 @@ its measurements, and `checks_of` needs nothing else.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 
@@ -15,12 +16,12 @@ from kmifqe.mdp.problem import Problem
 from kmifqe.trust.checks import log, overlap, ratios, training, weights
 from kmifqe.trust.checks.base import Check
 from kmifqe.trust.checks.log import LogFacts
-from kmifqe.trust.checks.overlap import DensityFacts, OverlapFacts
+from kmifqe.trust.checks.overlap import DensityFacts, NextActions, OverlapFacts
 from kmifqe.trust.checks.training import StartFacts, TdFacts
 from kmifqe.trust.checks.weights import KernelFacts, WeightFacts
 from kmifqe.trust.influence import ChanceFacts, chance_facts
 
-__all__ = ["Check", "Measurements", "checks_of", "measure", "restored"]
+__all__ = ["Check", "Measurements", "Shared", "checks_of", "measure", "restored"]
 
 
 class Measurements(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,18 +47,47 @@ def restored(estimate: Estimate) -> Estimate:
     return replace(estimate, measurements=msgspec.convert(estimate.measurements, Measurements | None))
 
 
-def measure(estimator: Estimator, estimate: Estimate, problem: Problem) -> Measurements:
+class Shared:
+    """What several fits have in common: facts of the log, and of how near its actions come to a target's.
+
+    They are measured when the first fit asks, and again where it is another log or another target.
+    """
+
+    def __init__(self) -> None:
+        self._log: tuple[Any, LogFacts] | None = None
+        self._near: tuple[Any, NextActions | None, OverlapFacts | None] | None = None
+
+    def log(self, problem: Problem) -> LogFacts:
+        """Return the facts of the log of `problem`."""
+        if self._log is None or self._log[0] is not problem.rewards:
+            self._log = problem.rewards, log.log_facts(problem)
+        return self._log[1]
+
+    def near(self, problem: Problem) -> tuple[NextActions | None, OverlapFacts | None]:
+        """Return the log's actions around the target's of `problem`, and what they tell of the overlap."""
+        if self._near is None or self._near[0] is not problem.target_actions:
+            near = overlap.next_actions(problem)
+            facts = None if near is None else overlap.overlap_facts(problem, near)
+            self._near = problem.target_actions, near, facts
+        return self._near[1:]
+
+
+def measure(
+    estimator: Estimator, estimate: Estimate, problem: Problem, shared: Shared | None = None
+) -> Measurements:
     """Return the facts of the log, of its overlap with the target, and of the state that the fit ended in.
 
     `estimator` made the `estimate` of the `problem`. Without a final state only the log and its overlap are measured.
+    `shared` keeps what other fits to the same problem need too.
     """
-    near = overlap.next_actions(problem)
+    shared = Shared() if shared is None else shared
+    near, overlap_facts = shared.near(problem)
     uses_density = estimator.kernel is not None or estimator.uses_density
     return Measurements(
-        log=log.log_facts(problem),
+        log=shared.log(problem),
         uses_density=uses_density,
         arrived=estimator.arrived(estimate.steps, estimate.gamma),
-        overlap=None if near is None else overlap.overlap_facts(problem, near),
+        overlap=overlap_facts,
         density=overlap.density_facts(problem, near)
         if uses_density and near is not None and problem.log_mu is not None
         else None,
