@@ -53,7 +53,7 @@ def example(
         policy.save(policy_path)
     for line in (
         f"written: {escape(printable(str(log_path)))} and {escape(printable(str(policy_path)))}",
-        f"The policy's true value from the logged first states is {world.value_from(log.first_states):.3f} per step, "
+        f"The policy's true value from the logged first states is {world.value_from(log.states[log.first_rows]):.3f} per step, "
         f"with gamma {world.gamma:g}.",
     ):
         Console().print(line, highlight=False, soft_wrap=True)
