@@ -12,7 +12,19 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from kmifqe.cli import cache, dataset, demo, estimators, evaluate, example, rank, report, reproduce, study, worlds
+from kmifqe.cli import (
+    cache,
+    dataset,
+    demo,
+    estimators,
+    evaluate,
+    example,
+    rank,
+    report,
+    reproduce,
+    study,
+    worlds,
+)
 from kmifqe.errors import InputError, printable, shown
 from kmifqe.io.cache import CacheWarning
 

@@ -36,7 +36,9 @@ def example(
     log_path, policy_path = out / "log.npz", out / "policy.safetensors"
     for path in (log_path, policy_path):
         if path.exists() and not force:
-            raise InputError(f"{path}: exists already; give --force to replace it, or --out another directory")
+            raise InputError(
+                f"{path}: exists already; give --force to replace it, or --out another directory"
+            )
     world = cart()
     log = world.collect(0, EPISODES, LENGTH)
     policy = Actor(
