@@ -53,9 +53,10 @@ def example(
         out.mkdir(parents=True, exist_ok=True)
         save_dataset(log, log_path, overwrite=force)
         policy.save(policy_path)
+    truth = world.value_from(log.states[log.first_rows])
     for line in (
         f"written: {escape(printable(str(log_path)))} and {escape(printable(str(policy_path)))}",
-        f"The policy's true value from the logged first states is {world.value_from(log.states[log.first_rows]):.3f} per step, "
-        f"with gamma {world.gamma:g}.",
+        f"The policy's true value from the logged first states is {truth:.3f} per step, with "
+        f"gamma {world.gamma:g}.",
     ):
         Console().print(line, highlight=False, soft_wrap=True)
