@@ -4,8 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Two test processes fill two cores; each JAX process then needs no threads of its own.
 WORKERS ?= 2
+SITE = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs --quiet build --strict
 
-.PHONY: install test-setup test check demo bench clean
+.PHONY: install test-setup test check docs demo bench clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -14,7 +15,7 @@ $(VENV)/.installed: pyproject.toml
 	touch $@
 
 $(VENV)/.test-installed: $(VENV)/.installed requirements-test.txt
-	$(BIN)/python -m pip install --quiet --editable '.[dev,minari,parquet,mujoco,onnx,frames,tensorboard,ray]' --requirement requirements-test.txt
+	$(BIN)/python -m pip install --quiet --editable '.[dev,minari,parquet,mujoco,onnx,frames,tensorboard,ray,docs]' --requirement requirements-test.txt
 	sh tools/install_chromium.sh
 	touch $@
 
@@ -26,6 +27,11 @@ check: test-setup
 	$(BIN)/ruff check src tests benchmarks
 	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/mypy
+	$(BIN)/codespell README.md docs src tests tools benchmarks mkdocs.yml
+
+# Every page, every link and every anchor inside the site; a warning is an error. mkdocs.yml says what is built.
+docs: test-setup
+	$(SITE)
 
 test: check
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
@@ -37,4 +43,4 @@ bench: test-setup
 	$(BIN)/python benchmarks/speed.py --quick
 
 clean:
-	rm -rf $(VENV) demo runs dist build
+	rm -rf $(VENV) demo runs dist build site

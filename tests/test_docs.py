@@ -1,6 +1,9 @@
 """Every Python block of the README and the docs runs as it stands."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCKS = [
     pytest.param(block, id=f"{page.relative_to(ROOT)}#{i}")
     for page in PAGES
+    if page.name != "start.md"  # its blocks build on each other: they run in order, below
     for i, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL))
 ]
 
@@ -31,3 +35,73 @@ def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory):
+    """A folder for compiled programs: README and Start judge logs of one shape, so the second compiles nothing."""
+    return tmp_path_factory.mktemp("programs")
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/start.md"])
+def test_shell_blocks_run_in_an_empty_directory(name, tmp_path, programs):
+    text = (ROOT / name).read_text(encoding="utf-8")
+    blocks = re.findall(r"```(sh|python)\n(.*?)```", text, re.DOTALL)
+    if name == "README.md":
+        blocks = [block for block in blocks if block[0] == "sh"]  # its Python stands alone, and is run above
+    assert sum(kind == "sh" for kind, _ in blocks)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "empty").mkdir()
+    command = tmp_path / "bin" / "kmifqe"
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m kmifqe "$@"\n')
+    command.chmod(0o755)
+    paths = {
+        "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT / "src"),
+        "JAX_COMPILATION_CACHE_DIR": str(programs),
+    }
+    for kind, block in blocks:
+        shell = ["sh", "-e", "-c", block] if kind == "sh" else [sys.executable, "-c", block]
+        done = subprocess.run(
+            shell, cwd=tmp_path / "empty", env=os.environ | paths, capture_output=True, text=True
+        )
+        assert done.returncode == 0, f"{block}\n{done.stderr}"
+    runs = list((tmp_path / "empty" / "runs").glob("*/report.html"))
+    assert len(runs) == 1
+
+
+def test_the_site_builds_without_a_warning(tmp_path):
+    pytest.importorskip("mkdocs")
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "--quiet",
+        "build",
+        "--strict",
+        "--site-dir",
+        str(tmp_path / "site"),
+    ]
+    variables = {"PYTHONPATH": str(ROOT / "src"), "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | variables, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    commands = (tmp_path / "site" / "reference" / "cli.html").read_text(encoding="utf-8")
+    assert "kmifqe dataset inspect" in commands
+    assert "--max-episode-steps" in commands
+    for page in (tmp_path / "site").rglob("*.html"):
+        loaded = re.findall(
+            r'<(?:script|link|img)[^>]+(?:src|href)="(https?:[^"]+)', page.read_text(encoding="utf-8")
+        )
+        assert not loaded, f"{page.name} loads {loaded[0]} from the network"
+
+
+def test_every_reason_has_a_section_that_says_what_to_do():
+    from kmifqe.trust.checks.base import ORDER
+
+    text = (ROOT / "docs" / "guides" / "reasons.md").read_text(encoding="utf-8")
+    sections = {
+        name
+        for line in re.findall(r"^### (.*)$", text, re.MULTILINE)
+        for name in re.findall(r"`(\w+)`", line)
+    }
+    assert set(ORDER) <= sections

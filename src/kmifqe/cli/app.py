@@ -12,7 +12,19 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from kmifqe.cli import cache, dataset, demo, estimators, evaluate, rank, report, reproduce, study, worlds
+from kmifqe.cli import (
+    cache,
+    dataset,
+    demo,
+    estimators,
+    evaluate,
+    example,
+    rank,
+    report,
+    reproduce,
+    study,
+    worlds,
+)
 from kmifqe.errors import InputError, printable, shown
 from kmifqe.io.cache import CacheWarning
 
@@ -23,6 +35,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
+app.command("example")(example.example)
 app.command("demo")(demo.demo)
 app.command("evaluate", cls=evaluate.NamesEstimators)(evaluate.evaluate)
 app.command("estimators")(estimators.estimators)

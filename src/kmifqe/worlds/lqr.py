@@ -408,3 +408,25 @@ def spectral_radius(matrix: np.ndarray) -> float:
 def symmetrise(matrix: np.ndarray) -> np.ndarray:
     """Return ½ (M + Mᵀ)."""
     return 0.5 * (matrix + matrix.T)
+
+
+def cart(gamma: float = 0.99) -> LQR:
+    """Return a cart on a rail that is pushed to the middle: the world of `kmifqe example`.
+
+    The state is position and speed, the action a force, a step a fifth of a second. The reward is minus the squared
+    distance from the middle, with a tenth of the squared speed and force. The logged controller pushes gently and
+    adds noise of 0.6; the target pushes twice as hard. `gamma` is the discount, in [0, 1); 0.99 by default.
+    """
+    return LQR(
+        F=np.array([[1.0, 0.2], [0.0, 0.9]]),
+        B=np.array([[0.0], [0.2]]),
+        noise_cov=np.diag([0.0, 0.0025]),
+        cost=np.diag([1.0, 0.1, 0.1]),
+        gain=np.array([[1.0, 1.2]]),
+        behavior_gain=np.array([[0.5, 0.6]]),
+        behavior_std=np.array([0.6]),
+        initial_mean=np.zeros(2),
+        initial_cov=np.diag([1.0, 0.25]),
+        gamma=gamma,
+        action_bound=6.0,
+    )
