@@ -379,8 +379,8 @@ def test_data_too_large_for_the_device_stays_in_host_memory(
 
 
 def test_an_unknown_place_is_refused() -> None:
-    with pytest.raises(InputError, match="place is 'disk'; expected 'auto', 'device' or 'host'"):
-        Problem.build(tiny_log(), half_of_first_column, None, 0.9, place="disk")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="place is 'moon'; expected 'auto', 'device', 'host' or 'disk'"):
+        Problem.build(tiny_log(), half_of_first_column, None, 0.9, place="moon")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("host", [False, True])

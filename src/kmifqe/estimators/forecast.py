@@ -21,6 +21,9 @@ from kmifqe.mdp.memory import free_host_bytes
 from kmifqe.mdp.problem import OF_POLICY, Problem
 
 MARGIN = 0.9  # share of the free memory that a forecast may fill: allocators leave gaps
+PROCESS = (
+    640 * 2**20
+)  # bytes that Python, the libraries and the compiler take on a CPU, at most (docs/guides/memory.md)
 TIMED_STEPS = 50
 TIMED_SECONDS = 0.5  # for which a program is called again and again to measure its time
 TIMED_ROWS = 32_768  # rows of a timed initialisation and refresh, which are linear in rows
@@ -46,11 +49,17 @@ class Forecast:
     free: int  # memory that is left on the device beside the data
     device_is_host: bool  # a CPU: there is no other memory to put the data in
     seconds: float | None = None  # without compilation; None: not timed
+    data_mapped: int = 0  # in files, beside the other data: needs no memory, and is faster where some is free
 
     @property
     def device(self) -> int:
         """Bytes of device memory at the peak, data included."""
         return self.data_on_device + self.needed
+
+    @property
+    def process(self) -> int:
+        """Bytes of host memory that the process takes at its peak; mapped data are not counted."""
+        return PROCESS + self.data_on_host + (self.device if self.device_is_host else 0)
 
     @property
     def needed(self) -> int:
@@ -64,11 +73,13 @@ class Forecast:
 
     def __str__(self) -> str:
         host = f", {size(self.data_on_host)} of data in host memory" if self.data_on_host else ""
+        host += f", {size(self.data_mapped)} of data mapped from disk" if self.data_mapped else ""
+        own = f", {size(PROCESS)} more for Python and the compiler" if self.device_is_host else ""
         lasts = "" if self.seconds is None else f", about {duration(self.seconds)}"
         return (
             f"{self.estimator}, {self.seeds} seed{'s' * (self.seeds > 1)}, {self.steps:,} steps: "
             f"{size(self.device)} of memory (data {size(self.data_on_device)}, seeds {size(self.state)}, "
-            f"working space {size(self.working)}){host}{lasts}"
+            f"working space {size(self.working)}){host}{own}{lasts}"
         )
 
     @property
@@ -99,7 +110,8 @@ def make_forecast(estimator: Estimator, problem: Problem, plan: Plan, *, timed: 
         estimator=estimator.name,
         seeds=len(plan.seeds),
         steps=plan.steps,
-        data_on_device=problem.device_bytes,
+        data_on_device=problem.device_bytes - problem.mapped_bytes,
+        data_mapped=problem.mapped_bytes,
         data_on_host=problem.host_bytes,
         state=sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)),
         working=_working_bytes(estimator, plan, keys, state, problem),

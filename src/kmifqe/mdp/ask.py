@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -82,10 +82,16 @@ def row_chunks(n: int) -> Iterator[slice]:
         yield slice(start, min(start + CHUNK, n))
 
 
-def gathered(values: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Return `values[order]`, aligned; values are cast to float32 unless they are flags or whole numbers."""
+Empty = Callable[[tuple[int, ...], DTypeLike], np.ndarray]  # makes an array that is not filled yet
+
+
+def gathered(values: np.ndarray, order: np.ndarray, empty: Empty = aligned_empty) -> np.ndarray:
+    """Return `values[order]`; values are cast to float32 unless they are flags or whole numbers.
+
+    `empty` makes the array, by default in memory and aligned.
+    """
     dtype = values.dtype if values.dtype.kind in "bi" else np.dtype(np.float32)
-    result = aligned_empty((len(order), *values.shape[1:]), dtype)
+    result = empty((len(order), *values.shape[1:]), dtype)
     for rows in row_chunks(len(order)):
         result[rows] = values[order[rows]]
     return result
@@ -100,9 +106,14 @@ def mean_and_std(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return mean, np.sqrt(squares / len(values))
 
 
-def target_actions(policy: Policy, t: Transitions, order: np.ndarray) -> np.ndarray:
-    """Return π̃(s') of the rows `order` of the log `t` under `policy`, (n, d); zeros where no s' was logged."""
-    result = aligned_empty((len(order), t.action_dim))
+def target_actions(
+    policy: Policy, t: Transitions, order: np.ndarray, empty: Empty = aligned_empty
+) -> np.ndarray:
+    """Return π̃(s') of the rows `order` of the log `t` under `policy`, (n, d); zeros where no s' was logged.
+
+    `empty` makes the array, by default in memory.
+    """
+    result = empty((len(order), t.action_dim), np.float32)
     for rows, states in _next_states(t, order):
         result[rows] = checked_actions(policy, states, t)
         result[rows][~t.has_next_state[order[rows]]] = 0.0
@@ -122,12 +133,15 @@ SAMPLE_SEED = 0  # of the target's actions: one log and one policy make one prob
 
 
 def target_samples(
-    policy: Policy, t: Transitions, order: np.ndarray, draws: int
+    policy: Policy, t: Transitions, order: np.ndarray, draws: int, empty: Empty = aligned_empty
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return `draws` actions of a stochastic `policy` at every s' of the rows `order` of `t`, and at every s₀."""
+    """Return `draws` actions of a stochastic `policy` at every s' of the rows `order` of `t`, and at every s₀.
+
+    `empty` makes the first of these arrays, by default in memory.
+    """
     stochastic = _stochastic(policy)
     rng = np.random.default_rng(SAMPLE_SEED)
-    samples = aligned_empty((len(order), draws, t.action_dim))
+    samples = empty((len(order), draws, t.action_dim), np.float32)
     for rows, states in _next_states(t, order):
         samples[rows] = _drawn(stochastic, states, t, rng, draws)
         samples[rows][~t.has_next_state[order[rows]]] = 0.0

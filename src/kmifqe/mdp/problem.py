@@ -13,9 +13,11 @@ from jaxtyping import Array, Bool, Float, Int
 from kmifqe.errors import InputError
 from kmifqe.mdp.ask import (
     Behavior,
+    Empty,
     Logged,
     Policy,
     action_box,
+    aligned_empty,
     densities,
     first_actions,
     first_densities,
@@ -26,6 +28,7 @@ from kmifqe.mdp.ask import (
     target_samples,
 )
 from kmifqe.mdp.host_rows import HostRows, free_device_bytes
+from kmifqe.mdp.memory import is_large, mapped_empty
 from kmifqe.mdp.returns import value_units
 from kmifqe.mdp.transitions import Transitions
 
@@ -116,7 +119,7 @@ NARROW = (
     "log_pi",
 )  # the other rows
 OF_POLICY = ("target_actions", "log_mu_target", "first_actions")  # what another policy would change
-Place = Literal["auto", "device", "host"]
+Place = Literal["auto", "device", "host", "disk"]
 
 
 @jax.tree_util.register_dataclass
@@ -166,6 +169,8 @@ class Problem:
     )  # see `trajectory_rows`
     first_log_mu: Float[Array, "m k"] | None = field(default=None, kw_only=True)  # log μ(a₀|s₀)
     counts: RowCounts = field(metadata={"static": True})
+    # The wide fields lie in files that are mapped: they take memory only while it is free.
+    is_mapped: bool = field(default=False, kw_only=True, metadata={"static": True})
 
     @classmethod
     def build(
@@ -182,31 +187,34 @@ class Problem:
         """Ask the policy and the density once, at every next state, and lay the arrays out.
 
         Peak memory is the log and the problem, no more: each array is made once, at its place where the device
-        is a CPU.
+        is a CPU. Where the wide fields take more than a quarter of the free memory they are laid out in files
+        without a name, which are mapped: pages that are not in use need no memory then.
 
         transitions: the log.
         policy: the target policy π̃.
         behavior: the density of the logged actions; None leaves it out, which is enough for FQE and SR-DICE.
         gamma: the discount, 0 <= gamma < 1.
-        place: where the wide fields go: "device", "host", or "auto" (the default), onto the device unless they
-            alone would not fit there.
+        place: where the wide fields go: "device", "host", "disk" (in mapped files), or "auto" (the default), onto the
+            device unless they alone would not fit there, and in mapped files where memory is short of them.
         trajectories: whether to lay episodes out step by step, for estimators that follow them; by default no.
         draws: actions drawn from a stochastic target at every state; 0, the default, for a deterministic target.
         """
         if not 0.0 <= gamma < 1.0:
             raise InputError(f"gamma is {gamma}; expected 0 <= gamma < 1")
-        if place not in ("auto", "device", "host"):
-            raise InputError(f"place is {place!r}; expected 'auto', 'device' or 'host'")
+        if place not in ("auto", "device", "host", "disk"):
+            raise InputError(f"place is {place!r}; expected 'auto', 'device', 'host' or 'disk'")
         t = transitions
         order, counts = row_order(t)
         on_host = place == "host" or (place == "auto" and not _fits_device(t, len(order), draws))
+        is_mapped = place == "disk" or (place == "auto" and is_large(_wide_bytes(t, len(order), draws)))
+        empty: Empty = mapped_empty if is_mapped else aligned_empty
 
         def put(name: str, array: np.ndarray) -> Any:
             return HostRows.hold(array) if on_host and name in WIDE else jax.device_put(array)
 
         asked: dict[str, Any] = {}
         if draws:
-            samples, first_samples = target_samples(policy, t, order, draws)
+            samples, first_samples = target_samples(policy, t, order, draws, empty)
             target, first = np.ascontiguousarray(samples[:, 0]), first_samples[:, 0]
             log_pi, first_log_pi = target_densities(policy, t, order)
             asked = {
@@ -216,7 +224,7 @@ class Problem:
                 "first_log_pi": jax.device_put(first_log_pi),
             }
         else:
-            target, first = target_actions(policy, t, order), first_actions(policy, t)
+            target, first = target_actions(policy, t, order, empty), first_actions(policy, t)
         log_mu, log_mu_target = densities(behavior, t, order, target)
         if trajectories:
             first_log_mu = first_densities(behavior, t)
@@ -241,10 +249,14 @@ class Problem:
             log_mu_target=None if log_mu_target is None else jax.device_put(log_mu_target),
             first_states=jax.device_put(gathered(t.states, t.first_rows)),
             first_actions=jax.device_put(np.ascontiguousarray(first)),
-            **{name: put(name, gathered(getattr(t, name), order)) for name in LOGGED},
+            **{
+                name: put(name, gathered(getattr(t, name), order, empty if name in WIDE else aligned_empty))
+                for name in LOGGED
+            },
             **{name: jnp.asarray(value, jnp.float32) for name, value in small.items()},
             **asked,
             counts=counts,
+            is_mapped=is_mapped and free_device_bytes() is None,  # another device has a copy
         )
 
     def on_host(self, *, release: bool = False) -> Problem:
@@ -313,6 +325,12 @@ class Problem:
         return sum(leaf.nbytes for leaf in jax.tree.leaves(self))
 
     @property
+    def mapped_bytes(self) -> int:
+        """Bytes of the wide fields that lie in mapped files and need no memory of their own."""
+        held = () if not self.is_mapped or self.is_on_host else self._wide.values()
+        return sum(rows.nbytes for rows in held)
+
+    @property
     def host_bytes(self) -> int:
         """Bytes of host memory that the wide fields take, 0 where they are on the device."""
         held = (getattr(self, each.name) for each in fields(self))
@@ -336,11 +354,16 @@ class Problem:
         return (
             f"Problem({c.used:,} of {c.logged:,} rows, {c.in_sample:,} for in-sample learning, "
             f"{c.episodes:,} episodes, states {self.state_dim}, actions {self.action_dim}, "
-            f"gamma {float(self.gamma):g}{', in host memory' if self.is_on_host else ''})"
+            f"gamma {float(self.gamma):g}{', in host memory' if self.is_on_host else ''}"
+            f"{', mapped from disk' if self.mapped_bytes else ''})"
         )
 
 
 def _fits_device(t: Transitions, rows: int, draws: int) -> bool:
     """Return whether the wide fields alone leave room on the device; what else a run needs is not known yet."""
     free = free_device_bytes()
-    return free is None or 4 * rows * (2 * t.state_dim + (3 + draws) * t.action_dim) < 0.9 * free
+    return free is None or _wide_bytes(t, rows, draws) < 0.9 * free
+
+
+def _wide_bytes(t: Transitions, rows: int, draws: int) -> int:
+    return 4 * rows * (2 * t.state_dim + (3 + draws) * t.action_dim)

@@ -8,6 +8,7 @@ import numpy as np
 
 from kmifqe.errors import InputError
 from kmifqe.mdp.columns import Columns, columns_from_arrays, row_slices
+from kmifqe.mdp.memory import is_large, mapped_empty
 
 # Of a column's largest size. A compiler that works out one observation twice may round it in two ways; the first
 # states of two episodes are further apart.
@@ -16,7 +17,8 @@ ROUNDING = 1e-6
 
 def _next_rows(values: np.ndarray, inside: np.ndarray) -> np.ndarray:
     """Return row i + 1 of `values` on every row i that has a successor, and zeros elsewhere."""
-    following = np.zeros_like(values)
+    empty = mapped_empty if is_large(4 * values.nbytes) else np.zeros
+    following = empty(values.shape, values.dtype)
     for rows in row_slices(len(values) - 1, values.itemsize * values.shape[1]):
         np.copyto(following[rows], values[rows.start + 1 : rows.stop + 1], where=inside[rows, None])
     return following

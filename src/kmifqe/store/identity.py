@@ -67,6 +67,7 @@ def fingerprint(problem: Problem, known: dict[str, Any] | None = None) -> dict[s
     for field in fields(problem):
         if field.name in (
             "counts",
+            "is_mapped",
             "gamma",
             "episode_weights",
         ):  # follow from the arrays, or stand in the plan
