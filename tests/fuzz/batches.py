@@ -147,7 +147,7 @@ class Batches:
         do, place = child_main.JOBS, str(written / "x.safetensors")
         if self.target in LOGS:
             return (
-                lambda: do["log"](str(written), str(path), path.name, check_finite=True, needs_ends=True),
+                lambda: do["log"](str(written), [str(path)], path.name, check_finite=True, needs_ends=True),
                 lambda: Transitions.from_columns(map_columns(written, path.name, verify=False)),
             )
         if self.target == "behavior":
