@@ -31,8 +31,20 @@ MAY_IMPORT = {
     "store": {"errors", "mdp", "io", "behavior", "estimators", "trust"},
     "report": {"errors", "mdp", "io", "behavior", "estimators", "trust"},
     "worlds": {"errors", "mdp", "io", "behavior", "maths"},
-    "api": {"errors", "mdp", "io", "behavior", "estimators", "trust", "store", "report"},
-    "ranking": {"errors", "mdp", "io", "behavior", "estimators", "trust", "store", "report", "api"},
+    "cluster": {"errors", "mdp", "io", "estimators", "store", "report"},
+    "api": {"budget", "cluster", "errors", "mdp", "io", "behavior", "estimators", "trust", "store", "report"},
+    "ranking": {
+        "cluster",
+        "errors",
+        "mdp",
+        "io",
+        "behavior",
+        "estimators",
+        "trust",
+        "store",
+        "report",
+        "api",
+    },
 }
 FITTING = ("fit", "estimators.fit", "kmifqe.fit", "fit_policies")
 TOP = {"cli", "__main__"}  # the only rooms that may print, and that nobody below may know

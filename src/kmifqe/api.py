@@ -22,9 +22,18 @@ import numpy as np
 
 from kmifqe.behavior import FitReport, FitRequest, TanhMixture, fit_or_load, parse_behavior
 from kmifqe.budget import evaluate_within, make_budget
+from kmifqe.cluster import Cluster, Job, Link, connect, memory_of, packed, unpacked
 from kmifqe.errors import InputError, shown
 from kmifqe.estimators import Estimate, Estimator, Progress, fit, make_estimator
-from kmifqe.estimators.fit import Checkpoints, Plan, fit_policies, make_plan
+from kmifqe.estimators.fit import (
+    Checkpoints,
+    Plan,
+    Snapshot,
+    fit_policies,
+    joined_snapshots,
+    make_plan,
+    state_shapes,
+)
 from kmifqe.estimators.forecast import placed, with_fallback
 from kmifqe.estimators.registry import (
     DEFAULT,
@@ -111,6 +120,8 @@ def evaluate(
     force: bool = False,
     save_seconds: float = SAVE_SECONDS,
     cache: bool = True,
+    ray: str | None = None,
+    ray_blocks: int = 1,
     on_progress: Callable[[Progress], None] | None = None,
     watch: Watch | None = None,
     stop_asked: Callable[[], bool] = lambda: False,
@@ -148,6 +159,10 @@ def evaluate(
         force: replace an earlier run in `out`.
         save_seconds: the least time between two snapshots.
         cache: keep the log as plain arrays in the user's cache folder, and take it from there (`load_dataset`).
+        ray: the address of a Ray cluster on which the networks are trained, "auto" for one of this machine; None, the
+            default, trains them in this process (docs/guides/clusters.md). The result is the same.
+        ray_blocks: into how many tasks the networks of an estimator are divided on a cluster; by default 1. More than
+            one may change the last bits, because products of other sizes are rounded in another way.
         on_progress: called after every record of a fit, for instance with a logger of `report.loggers`.
         watch: hears sentences and progress; by default they are shown where stderr is a terminal, or in a notebook.
         stop_asked: asked between blocks of steps; True saves and raises `store.Interrupted`.
@@ -174,6 +189,7 @@ def evaluate(
                 warn=watch.warn,
             )
             run = stack.enter_context(open_)
+        cluster = stack.enter_context(connect(ray, save_seconds=save_seconds, stop_asked=stop_asked))
         load = load_stochastic_policy if stochastic else load_policy
         target = load(policy, normalization=policy_normalization)
         log = (
@@ -213,6 +229,8 @@ def evaluate(
             command=command,
             behavior_fit=fit_report,
             shared=Shared(),
+            cluster=cluster,
+            blocks=ray_blocks,
         )
         if budget is None:
             made = make(behavior, size_of(problem))
@@ -297,6 +315,8 @@ def _judged(
     logged_returns: np.ndarray | None,
     part: str = "",
     shared: Shared | None = None,
+    cluster: Cluster | None = None,
+    blocks: int = 1,
     **more: Any,
 ) -> tuple[Result, Problem]:
     """Return what `evaluate_problem` does, and the problem to go on with; `part` tells fits apart."""
@@ -306,14 +326,18 @@ def _judged(
     ]
     data = fingerprint(problem) if run is None else run.begin(plans, problem, part)
     shared = Shared() if shared is None else shared
+    store: Store | RunDirectory | None = run
+    if cluster is not None:
+        store = _train_on_cluster(cluster, problem, estimators, plans, run, data, part, blocks, watch)
     estimates, problem = run_estimators(
         problem,
         estimators,
         plans,
-        store=run,
+        store=store,
         watch=watch,
         on_progress=on_progress,
         examine=partial(examined, run, shared),
+        forecast=cluster is None,
     )
     if run is not None and run.saves:
         share = run.saving_seconds / max(sum(estimate.seconds for estimate in estimates), 1e-9)
@@ -485,6 +509,140 @@ def run_policies(
         estimates.append(known.without_state())
     joint.clear(plan)
     return estimates
+
+
+# --- On a cluster: a task takes the steps of a fit, and the process that asks goes on from its last snapshot
+
+
+class _Linked(Store):
+    """Lets a task's fit keep its snapshots with the cluster's keeper."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    def checkpoints(self, plan: Plan) -> Checkpoints:
+        return self._link
+
+
+class _Reached(Store):
+    """Gives fits the snapshots that tasks have reached, where no run directory holds them."""
+
+    def __init__(self) -> None:
+        self.snapshots: dict[str, Snapshot] = {}
+
+    def checkpoints(self, plan: Plan) -> Checkpoints:
+        return _From(self.snapshots.get(plan.estimator))
+
+
+class _From:
+    """The `Checkpoints` of a fit that goes on from a snapshot and keeps no other."""
+
+    def __init__(self, snapshot: Snapshot | None) -> None:
+        self._snapshot = snapshot
+
+    def restore(self, plan: Plan, problem: Problem) -> Snapshot | None:
+        return self._snapshot
+
+    def due(self, step: int) -> bool:
+        return False
+
+    def save(self, snapshot: Snapshot) -> None:
+        raise AssertionError("never due")
+
+
+def _train_on_cluster(
+    cluster: Cluster,
+    problem: Problem,
+    estimators: Sequence[Estimator],
+    plans: Sequence[Plan],
+    run: RunDirectory | None,
+    data: dict[str, Any],
+    part: str,
+    blocks: int,
+    watch: Watch,
+) -> Store | RunDirectory:
+    """Take the steps of all fits that are not finished on a cluster; return where their last snapshots are.
+
+    The networks of an estimator are divided into `blocks` tasks. The other arguments are those of `_judged`.
+    """
+    if blocks < 1:
+        raise InputError(f"ray_blocks is {blocks}; expected at least 1")
+    store: Store | RunDirectory = _Reached() if run is None else run
+    shared = cluster.share(packed(problem))
+    jobs: dict[int, list[Job]] = {}
+    for i, (estimator, plan) in enumerate(zip(estimators, plans, strict=True)):
+        if estimator.at_once or store.finished(plan) is not None:
+            continue
+        kept = store.checkpoints(plan)
+        snapshot = None if kept is None else kept.restore(plan, problem)
+        if snapshot is not None and snapshot.step == plan.steps:
+            continue
+        pieces = [tuple(map(int, each)) for each in np.array_split(plan.seeds, min(blocks, len(plan.seeds)))]
+        for seeds in pieces:
+            own = plan._replace(seeds=seeds)
+            name = (
+                estimator.name if len(pieces) == 1 else f"{estimator.name}, seeds {seeds[0]} to {seeds[-1]}"
+            )
+            if run is not None and len(pieces) > 1:
+                label = f"{part}.networks-{seeds[0]}-{seeds[-1]}".lstrip(".")
+                kept = run.part(label, data).checkpoints(own)
+                snapshot = kept.restore(own, problem)
+            memory = memory_of(problem, state_shapes(estimator, own, problem))
+            job = Job(
+                name,
+                _advance_in_task,
+                (estimator, own, shared),
+                own,
+                None if run is None else kept,
+                snapshot,
+                memory,
+            )
+            jobs.setdefault(i, []).append(job)
+    reached = iter(cluster.run([job for tasks in jobs.values() for job in tasks], watch))
+    for i, tasks in jobs.items():
+        snapshots = [next(reached) for _ in tasks]
+        if any(each is None for each in snapshots) or len({each.step for each in snapshots}) > 1:
+            continue  # a fit without a snapshot near its end is done here
+        whole = joined_snapshots(snapshots)
+        if isinstance(store, _Reached):
+            store.snapshots[plans[i].estimator] = whole
+        elif len(tasks) > 1:
+            store.checkpoints(plans[i]).save(whole)  # type: ignore[union-attr]
+            for job in tasks:
+                job.checkpoints.clear()  # type: ignore[union-attr]
+    return store
+
+
+def _advance_in_task(link: Link, estimator: Estimator, plan: Plan, problem: Problem) -> Snapshot | None:
+    """Take the steps of a plan in a cluster's worker; return the last snapshot."""
+    restart = 0 if estimator.refresh is None else estimator.refresh.restart_every
+    link.last_steps = max(restart, plan.record_every) - 1
+    run_estimators(
+        unpacked(problem),
+        [estimator],
+        [plan],
+        store=_Linked(link),
+        on_progress=link.progress,
+        forecast=False,
+    )
+    return link.last
+
+
+def fit_in_task(link: Link, estimator: Estimator, plan: Plan, problem: Problem, answers: Answers) -> Estimate:
+    """Return the estimate of one policy, fitted and examined in a cluster's worker.
+
+    `link` keeps the snapshots of the fit; `problem` is a packed one, in which `answers` replace the policy's.
+    """
+    (estimate,), _ = run_estimators(
+        judged(unpacked(problem), answers),
+        [estimator],
+        [plan],
+        store=_Linked(link),
+        on_progress=link.progress,
+        examine=_timed(partial(examined, None, Shared())),
+        forecast=False,
+    )
+    return estimate
 
 
 def _shifted(
@@ -709,7 +867,18 @@ class Options(TypedDict, total=False):
     save_seconds: float
 
 
-NOT_RESUMED = ("out", "resume", "force", "cache", "on_progress", "watch", "stop_asked", "command")
+NOT_RESUMED = (
+    "out",
+    "resume",
+    "force",
+    "cache",
+    "ray",
+    "ray_blocks",
+    "on_progress",
+    "watch",
+    "stop_asked",
+    "command",
+)
 RESUMED = tuple(name for name in inspect.signature(evaluate).parameters if name not in NOT_RESUMED)
 
 

@@ -29,12 +29,14 @@ from kmifqe.api import (
     behavior_or_default,
     examined,
     find_density,
+    fit_in_task,
     make_estimators,
     run_policies,
 )
+from kmifqe.cluster import Cluster, Job, connect, memory_of, packed
 from kmifqe.errors import InputError, shown
 from kmifqe.estimators import Estimate, Estimator
-from kmifqe.estimators.fit import make_plan
+from kmifqe.estimators.fit import make_plan, state_shapes
 from kmifqe.estimators.forecast import policies_at_once
 from kmifqe.estimators.registry import DEFAULT
 from kmifqe.estimators.sizing import TYPICAL, size_of
@@ -87,6 +89,7 @@ def rank(
     force: bool = False,
     save_seconds: float = SAVE_SECONDS,
     cache: bool = True,
+    ray: str | None = None,
     watch: Watch | None = None,
     stop_asked: Callable[[], bool] = lambda: False,
     command: Sequence[str] = (),
@@ -118,6 +121,8 @@ def rank(
         force: replace an earlier run in `out`.
         save_seconds: the least time between two snapshots.
         cache: keep the log as plain arrays in the user's cache folder, and take it from there (`load_dataset`).
+        ray: the address of a Ray cluster on which the networks are trained, a task for every policy and estimator;
+            "auto" for one of this machine, None, the default, for this process (docs/guides/clusters.md).
         watch: hears sentences and progress; by default they are shown where stderr is a terminal, or in a notebook.
         stop_asked: asked between blocks of steps; True saves and raises `store.Interrupted`.
         command: the command line that asks, for the record.
@@ -151,6 +156,7 @@ def rank(
                 warn=watch.warn,
             )
             run = stack.enter_context(open_)
+        cluster = stack.enter_context(connect(ray, save_seconds=save_seconds, stop_asked=stop_asked))
         targets = [load_policy(each, normalization=policy_normalization) for each in named.values()]
         log = (
             data
@@ -176,7 +182,7 @@ def rank(
         )
         del log
         announce(case.problem, watch)
-        networks = _Networks(case, made, steps, run, watch)
+        networks = _Networks(case, made, steps, run, watch, cluster)
         estimates = _allocate(networks, all_seeds, rough, minutes, accept, watch)
         on_estimates(dict(zip(case.names, estimates)))
         ranking = judged_ranking(
@@ -295,7 +301,11 @@ class _Networks:
         steps: int | None,
         run: RunDirectory | None,
         watch: Watch,
+        cluster: Cluster | None = None,
     ) -> None:
+        self._cluster = cluster
+        self._packed = None if cluster is None else cluster.share(packed(case.problem))
+        self._answers = [] if cluster is None else [cluster.share(each) for each in case.answers]
         self.case, self.estimators, self.watch = case, estimators, watch
         self._steps, self._run = steps, run
         self._shared = Shared()
@@ -307,6 +317,8 @@ class _Networks:
 
     def train(self, policies: Sequence[int], seeds: tuple[int, ...]) -> dict[int, dict[str, Estimate]]:
         """Return the estimates of `policies` by networks of these `seeds`, by policy and estimator."""
+        if self._cluster is not None:
+            return self._train_on(self._cluster, policies, seeds)
         found: dict[int, dict[str, Estimate]] = {policy: {} for policy in policies}
         label = f"networks-{seeds[0]}-{seeds[-1]}"
         for estimator in self.estimators:
@@ -335,6 +347,39 @@ class _Networks:
                 for policy, estimate in zip(turn, estimates, strict=True):
                     found[policy][estimator.name] = estimate
         return found
+
+    def _train_on(
+        self, cluster: Cluster, policies: Sequence[int], seeds: tuple[int, ...]
+    ) -> dict[int, dict[str, Estimate]]:
+        """Return what `train` does, from a cluster: a task is one policy, one estimator and these seeds."""
+        found: dict[int, dict[str, Estimate]] = {policy: {} for policy in policies}
+        tasks: dict[str, tuple[int, Any]] = {}
+        jobs = []
+        for estimator in self.estimators:
+            plan = make_plan(estimator, self.case.problem, seeds=seeds, steps=self._steps, bootstrap=True)
+            memory = memory_of(self.case.problem, state_shapes(estimator, plan, self.case.problem))
+            for policy in policies:
+                store = self._store(f"networks-{seeds[0]}-{seeds[-1]}.policy-{policy}", [policy])
+                stored = store.finished(plan)
+                if stored is not None:
+                    found[policy][estimator.name] = stored
+                    continue
+                store.begin_fit(plan)
+                kept = store.checkpoints(plan)
+                start = None if kept is None else kept.restore(plan, self.case.problem)
+                name = f"{self.case.names[policy]}, {estimator.name}, seeds {seeds[0]} to {seeds[-1]}"
+                arguments = (estimator, plan, self._packed, self._answers[policy])
+                jobs.append(Job(name, fit_in_task, arguments, plan, kept, start, memory))
+                tasks[name] = policy, store
+
+        def keep(job: Job, estimate: Estimate) -> None:
+            policy, store = tasks[job.name]
+            store.finish(job.plan, estimate)
+            found[policy][estimate.estimator] = estimate
+
+        cluster.run(jobs, self.watch, keep)
+        order = [each.name for each in self.estimators]
+        return {policy: {name: own[name] for name in order} for policy, own in found.items()}
 
     def _store(self, name: str, policies: Sequence[int]) -> Any:
         if self._run is None:

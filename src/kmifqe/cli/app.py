@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 import warnings
 from typing import Any
@@ -47,6 +48,8 @@ app.add_typer(dataset.app, name="dataset")
 app.add_typer(cache.app, name="cache")
 app.add_typer(study.app, name="study")
 worlds.register(app)
+# What `--ray` takes for an address: the parser knows no option whose value may be left out.
+RAY_ADDRESS = re.compile(r"auto|local|ray://\S+|\S+:\d+")
 # XLA's words for a lack of memory, and the system's for a library that found no room.
 EXHAUSTED = ("RESOURCE_EXHAUSTED", "Out of memory", "failed to map segment", "Cannot allocate memory")
 
@@ -91,7 +94,7 @@ class _Stderr(io.TextIOWrapper):
 
 def _run() -> None:
     try:
-        app()
+        app(args=with_ray_address(sys.argv[1:]))
     except InputError as error:
         _refuse(str(error))
     except OSError as error:  # a folder or a file that the system keeps closed, or too many open ones
@@ -103,6 +106,16 @@ def _run() -> None:
         _refuse(
             f"there is too little memory{f' ({detail})' if detail else ''}: give it more, or a smaller log"
         )
+
+
+def with_ray_address(words: list[str]) -> list[str]:
+    """Return the command line `words` with the address "auto" after every `--ray` that has none."""
+    found: list[str] = []
+    for word, following in zip(words, [*words[1:], ""]):
+        found.append(word)
+        if word == "--ray" and not RAY_ADDRESS.fullmatch(following):
+            found.append("auto")
+    return found
 
 
 def _show_cache_warnings() -> None:

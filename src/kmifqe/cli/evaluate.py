@@ -81,6 +81,17 @@ Accept = Annotated[
     ),
 ]
 
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        metavar="[ADDRESS]",
+        help="Train on a Ray cluster: that of ADDRESS (HOST:PORT or ray://HOST:PORT), without one that of "
+        "RAY_ADDRESS or of this machine (docs/guides/clusters.md).",
+        show_default=False,
+    ),
+]
+
 
 def evaluate(
     data: Data,
@@ -164,6 +175,15 @@ def evaluate(
     ] = None,
     max_episode_steps: MaxEpisodeSteps = None,
     no_cache: NoCache = False,
+    ray: Ray = None,
+    ray_blocks: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="With --ray: into how many tasks the networks of an estimator are divided; more than one may change "
+            "the last bits.",
+        ),
+    ] = 1,
     force: Annotated[
         bool, typer.Option("--force", help="Replace an earlier run in the directory, finished or not.")
     ] = False,
@@ -213,7 +233,8 @@ def evaluate(
         if resume:
             raise InputError("--resume needs --out: expected the directory of the run to go on with")
         out = _new_directory(policy[0], data)
-    _run(options, out, resume=resume, force=force, fail_on=fail_on, cache=not no_cache)
+    more = {"cache": not no_cache, "ray": ray, "ray_blocks": ray_blocks}
+    _run(options, out, resume=resume, force=force, fail_on=fail_on, more=more)
 
 
 def _new_directory(policy: str, data: str) -> Path:
@@ -238,6 +259,7 @@ def resume(
             help="More time: a larger fit follows, if it has room in it.", show_default="as the run began"
         ),
     ] = None,
+    ray: Ray = None,
 ) -> None:
     """Go on with an evaluation that was stopped, or that had too little time, with the options it was started with.
 
@@ -272,7 +294,7 @@ def resume(
     if Path(manifest.directory).is_dir():
         os.chdir(manifest.directory)  # relative paths in the options start there
     more = {} if minutes is None else {"minutes": minutes}
-    _run(manifest.options | more, out, resume=True, force=False)
+    _run(manifest.options | more, out, resume=True, force=False, more={"ray": ray})
 
 
 def _refuse_code(options: dict[str, Any], directory: str, path: Path) -> None:
@@ -299,7 +321,7 @@ def _run(
     resume: bool,
     force: bool,
     fail_on: FailOn | None = None,
-    cache: bool = True,
+    more: dict[str, Any] | None = None,
 ) -> None:
     """Evaluate, print what came out, or say how to go on where the run was stopped."""
     check_memory_limit()
@@ -320,7 +342,7 @@ def _run(
                 out=out,
                 resume=resume,
                 force=force,
-                cache=cache,
+                **(more or {}),
                 watch=TerminalWatch(console, interrupts.training),
                 stop_asked=interrupts.asked,
                 command=sys.argv[1:],

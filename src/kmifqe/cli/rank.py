@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from kmifqe.cli.dataset import Data, MaxEpisodeSteps, NoCache
-from kmifqe.cli.evaluate import ESTIMATORS, SAVE_SECONDS, Accept, Behavior
+from kmifqe.cli.evaluate import ESTIMATORS, SAVE_SECONDS, Accept, Behavior, Ray
 from kmifqe.cli.session import Interrupts, check_memory_limit, keep_compiled_programs
 from kmifqe.errors import InputError, printable, shown
 
@@ -76,6 +76,7 @@ def rank(
     ] = None,
     max_episode_steps: MaxEpisodeSteps = None,
     no_cache: NoCache = False,
+    ray: Ray = None,
     truth: Annotated[
         Path | None,
         typer.Option(
@@ -167,6 +168,7 @@ def rank(
                 resume=resume,
                 force=force,
                 cache=not no_cache,
+                ray=ray,
                 save_seconds=save_seconds,
                 watch=watch,
                 stop_asked=interrupts.asked,

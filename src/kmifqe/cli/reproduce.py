@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
+
+from kmifqe.cli.evaluate import Ray
 
 EXPERIMENTS = (
     "policies, data, table1, loglik, fig1a, fig1b, fig2, shift, ranking, all, or render (records only)"
@@ -73,6 +76,7 @@ def reproduce(
             "--collect-only", help="Only collect logs and measure truths, with all --workers side by side."
         ),
     ] = False,
+    ray: Ray = None,
     page: Annotated[
         Path | None,
         typer.Option(
@@ -85,19 +89,22 @@ def reproduce(
     Example: kmifqe reproduce table1 --preset small --only pendulum
     """
     # Not above: with these comes JAX, which --help does without.
-    from kmifqe.cli.session import keep_compiled_programs
+    from kmifqe.cli.session import Interrupts, keep_compiled_programs
+    from kmifqe.cluster import connect
     from kmifqe.experiments.context import Context
     from kmifqe.experiments.drive import run_experiments
     from kmifqe.experiments.paper_tables import fill_page, render
     from kmifqe.experiments.presets import preset_named
     from kmifqe.experiments.records import RESULTS
     from kmifqe.report.terminal import TerminalWatch
+    from kmifqe.store import Interrupted
 
     console = Console(stderr=True)
     root = RESULTS if results is None else results
     chosen = preset_named(preset)
     if experiment != "render":
         keep_compiled_programs()
+        interrupts = Interrupts(console)
         context = Context(
             preset=chosen,
             results=root,
@@ -107,9 +114,20 @@ def reproduce(
             workers=workers or os.cpu_count() or 1,
             d4rl_dir=d4rl_dir,
             policies=policies,
-            watch=TerminalWatch(console),
+            watch=TerminalWatch(console, interrupts.training),
         )
-        run_experiments(experiment, context, only, prefetch=prefetch, collect_only=collect_only)
+        run = partial(
+            run_experiments, experiment, context, only, prefetch=prefetch, collect_only=collect_only
+        )
+        if ray is None:
+            run()
+        else:
+            try:
+                with interrupts, connect(ray, stop_asked=interrupts.asked) as cluster:
+                    run(cluster=cluster)
+            except (Interrupted, KeyboardInterrupt):
+                console.print("stopped; go on with the same command and --resume", highlight=False)
+                raise typer.Exit(interrupts.exit_code) from None
     if experiment in ("all", "render"):
         for path in render(root, root / preset / "rendered", preset):
             console.print(f"written: {path}", highlight=False, soft_wrap=True, markup=False)

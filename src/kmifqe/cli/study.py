@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from kmifqe.cli.evaluate import Ray
 from kmifqe.errors import printable
 
 if TYPE_CHECKING:
@@ -104,6 +107,7 @@ def coverage(
     only: Only = None,
     half: HalfName = None,
     policies: Policies = None,
+    ray: Ray = None,
 ) -> None:
     """Count how often nominal 90 % intervals hold the true value, over problems from easy to hopeless.
 
@@ -121,7 +125,7 @@ def coverage(
 
     console = Console(stderr=True)
     study = _study(preset, records, only, half, policies, console)
-    judged = _judged(study, shard, console)
+    judged = _judged(study, shard, ray, console)
     if judged is None:
         return
     found = study_tables.coverage(judged, preset, sys.argv[1:])
@@ -144,6 +148,7 @@ def verdicts(
     only: Only = None,
     half: HalfName = None,
     policies: Policies = None,
+    ray: Ray = None,
 ) -> None:
     """Judge a family of problems of known value, from easy to hopeless, and count what the verdicts were worth.
 
@@ -156,7 +161,7 @@ def verdicts(
 
     console = Console(stderr=True)
     study = _study(preset, records, only, half, policies, console)
-    judged = _judged(study, shard, console)
+    judged = _judged(study, shard, ray, console)
     if judged is None:
         return
     found = study_tables.verdicts(judged, preset)
@@ -171,6 +176,7 @@ def faults(
     preset: Annotated[str, typer.Option(help="smoke (a minute) or full (some minutes).")] = "full",
     out: Annotated[Path, typer.Option(help="Directory for faults.json.")] = OUT,
     records: Records = RECORDS,
+    ray: Ray = None,
 ) -> None:
     """Plant faults in logs of known value, and count how many wrong answers are trusted with and without new checks.
 
@@ -182,9 +188,8 @@ def faults(
     console = Console(stderr=True)
     chosen = study.preset_named(preset)
     keep_compiled_programs()
-    there = study.run_missing(
-        chosen, records, lambda line: console.print(escape(line), highlight=False, soft_wrap=True)
-    )
+    with _on(ray, console) as where:
+        there = study.run_missing(chosen, records, **where)
     found = study.summary(study.judge(there), preset, sys.argv[1:])
     _write(found, out / "faults.json", console)
     Console().print(_faults_table(found.lines))
@@ -203,6 +208,7 @@ def differences(
     records_only: Annotated[
         bool, typer.Option("--records-only", help="Run nothing: count what the records say that are there.")
     ] = False,
+    ray: Ray = None,
 ) -> None:
     """Count how often paired intervals hold the difference of two policies, and how many pairs they tell apart.
 
@@ -214,12 +220,9 @@ def differences(
 
     console = Console(stderr=True)
     keep_compiled_programs()
-    found = run_differences(
-        preset_named(preset),
-        records,
-        None if records_only else shard_of(shard or "1/1"),
-        lambda line: console.print(escape(line), highlight=False, soft_wrap=True),
-    )
+    part = None if records_only else shard_of(shard or "1/1")
+    with _on(ray, console) as where:
+        found = run_differences(preset_named(preset), records, part, **where)
     headings = ("pairs", "covered", "unpaired", "told apart", "unpaired", "wrongly", "width ratio")
     table = _table(f"Differences of two policies, nominal {found.level:.0%}", "problems", headings)
     for line in found.lines:
@@ -236,6 +239,17 @@ def differences(
         )
     Console().print(table)
     _write(found, out / "differences.json", console)
+
+
+@contextmanager
+def _on(ray: str | None, console: Console) -> Iterator[dict[str, Any]]:
+    """Give what runs a study's problems, and what hears of it: a Ray cluster if one was asked for."""
+    from kmifqe.cluster import connect
+    from kmifqe.report.terminal import TerminalWatch
+
+    watch = TerminalWatch(console)
+    with connect(ray) as cluster:
+        yield {"say": watch.say, "cluster": cluster, "watch": watch}
 
 
 def _study(
@@ -257,7 +271,7 @@ def _study(
     return found
 
 
-def _judged(study: Study, shard: str | None, console: Console) -> list[Judged] | None:
+def _judged(study: Study, shard: str | None, ray: str | None, console: Console) -> list[Judged] | None:
     """Run what of the shard is missing; return every estimate, judged, or None while some problems are missing."""
     from kmifqe.cli.session import keep_compiled_programs
     from kmifqe.experiments.study import run_missing, shard_of
@@ -265,9 +279,8 @@ def _judged(study: Study, shard: str | None, console: Console) -> list[Judged] |
 
     part = shard_of(shard or "1/1")
     keep_compiled_programs()
-    there = run_missing(
-        study, part, lambda line: console.print(escape(line), highlight=False, soft_wrap=True)
-    )
+    with _on(ray, console) as where:
+        there = run_missing(study, part, **where)
     count = len(study.numbers())
     if len(there) < count:
         console.print(f"{count - len(there)} of {count} problems are not run yet: run the other shards")

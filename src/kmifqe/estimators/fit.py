@@ -306,7 +306,7 @@ def _spread(devices: Sequence[jax.Device], keys: Array, problem: Problem) -> tup
     placed: dict[str, Any] = {}
     for each in fields(problem):
         value = getattr(problem, each.name)
-        if each.name != "counts" and value is not None:
+        if not each.metadata.get("static") and value is not None:
             placed[each.name] = jax.device_put(value, split if each.name in of_network else whole)
     return jax.device_put(keys, split if problem.policies is None else whole), replace(problem, **placed)
 
@@ -446,6 +446,25 @@ def _refresh(
 
 
 # --- Snapshots
+
+
+def state_shapes(estimator: Estimator, plan: Plan, problem: Problem) -> State:
+    """Return the state of the fit of a `plan` by an `estimator` to a `problem`, as shapes and types alone."""
+    keys, problem = seeded(plan, problem)
+    return jax.eval_shape(partial(_init, estimator), keys, problem)
+
+
+def joined_snapshots(parts: Sequence[Snapshot]) -> Snapshot:
+    """Return one snapshot of the networks of several, which stand at the same step of the same plan but for seeds."""
+    first = parts[0]
+    return Snapshot(
+        first.step,
+        {name: np.concatenate([part.state[name] for part in parts]) for name in first.state},
+        first.recorded_steps,
+        np.concatenate([part.trajectory for part in parts], axis=1),
+        {name: np.concatenate([part.infos[name] for part in parts], axis=1) for name in first.infos},
+        max(part.seconds for part in parts),
+    )
 
 
 def restartable(estimator: Estimator, step: int) -> bool:

@@ -56,6 +56,11 @@ def fit_run(
     return estimate, problem
 
 
+def _never() -> bool:
+    """Say that no stop was asked for; a function of the module, so that a context can be sent to other processes."""
+    return False
+
+
 @dataclass(frozen=True)
 class Context:
     """The options of one call of `reproduce`."""
@@ -69,6 +74,9 @@ class Context:
     d4rl_dir: Path | None = None
     policies: Path | None = None  # actors that others trained, which the ranking adds to its own
     watch: Watch = field(default_factory=Watch)  # hears lines for a person, and the progress of fits
+    stop_asked: Callable[[], bool] = (
+        _never  # asked between blocks of steps; True saves and raises `Interrupted`
+    )
 
     def say(self, sentence: str) -> None:
         """Let a person read one line."""
@@ -92,7 +100,7 @@ class Context:
         folder = self.work / "fits" / f"{place.row}-{place.method}-{settings_hash(settings)}"
         with disk_sentence(folder.parent):
             folder.parent.mkdir(parents=True, exist_ok=True)
-        checkpoints = CheckpointFolder(folder, warn=self.say)
+        checkpoints = CheckpointFolder(folder, warn=self.say, stop_asked=self.stop_asked)
         if not self.resume:
             checkpoints.clear()
         return checkpoints

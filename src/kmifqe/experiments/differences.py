@@ -8,9 +8,9 @@ sum of both squared half-widths, which is what two intervals made one by one all
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -18,10 +18,11 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from kmifqe.cluster import Cluster
 from kmifqe.errors import InputError
 from kmifqe.estimators import Estimate
 from kmifqe.experiments.candidates import perturbed, scaled
-from kmifqe.experiments.drive import drop_programs_if_many
+from kmifqe.experiments.drive import make_records
 from kmifqe.experiments.problems_base import Half
 from kmifqe.experiments.problems_family import (
     SHAPES,
@@ -31,7 +32,7 @@ from kmifqe.experiments.problems_family import (
     Shape,
     family,
 )
-from kmifqe.experiments.records import Record, made_here, read_record, write_record
+from kmifqe.experiments.records import Record, made_here, read_record
 from kmifqe.experiments.study import part_of
 from kmifqe.mdp.ask import Behavior, Policy
 from kmifqe.mdp.transitions import Transitions
@@ -150,24 +151,32 @@ def run_differences(
     folder: Path,
     shard: tuple[int, int] | None = (1, 1),
     say: Callable[[str], None] = lambda line: None,
+    cluster: Cluster | None = None,
+    watch: Watch | None = None,
 ) -> Differences:
     """Run the problems that have no record in `folder` yet, and return what all records that are there come to.
 
     `shard` is (I, N) to run only the I-th of N parts, by default everything; None runs nothing. `say` is given a
-    line for every problem that was run; by default nobody is told.
+    line for every problem that was run; by default nobody is told. `cluster` is a Ray cluster that runs them, None,
+    the default, for this process; `watch` hears how far it is.
     """
     folder.mkdir(parents=True, exist_ok=True)
     problems = family(preset.per_shape, (*preset.lqr, *preset.pendulum), preset.family_seed)
     paths = [folder / f"{preset.name}-{number:03d}.json" for number in range(len(problems))]
-    for number in () if shard is None else part_of(problems, range(len(problems)), shard):
-        problem = problems[number]
-        if not paths[number].exists():
-            started = time.perf_counter()
-            write_record(_run(number, problem, preset), paths[number])
-            say(
-                f"{number + 1} of {len(problems)}: {problem.description}, {time.perf_counter() - started:.0f} s"
+    part = () if shard is None else part_of(problems, range(len(problems)), shard)
+    make_records(
+        {
+            paths[number]: (
+                f"{number + 1} of {len(problems)}: {problems[number].description}",
+                partial(_run, number, problems[number], preset),
             )
-            drop_programs_if_many()
+            for number in part
+            if not paths[number].exists()
+        },
+        say,
+        cluster,
+        watch,
+    )
     records = [read_record(path, DifferencesProblem) for path in paths if path.exists()]
     return Differences(
         preset=preset.name, **made_here(), level=LEVEL, seeds=preset.seeds, lines=summary(records)

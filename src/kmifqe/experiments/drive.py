@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,9 +14,12 @@ from pathlib import Path
 
 import jax
 
+from kmifqe.cluster import Cluster, Job, Link
 from kmifqe.errors import InputError
+from kmifqe.estimators.fit import Progress
 from kmifqe.experiments import data, figures, policies, ranking, table1
 from kmifqe.experiments.context import Context, Experiment
+from kmifqe.experiments.records import Record, write_record
 from kmifqe.io.files import disk_sentence
 from kmifqe.report.watch import Watch
 
@@ -57,6 +61,7 @@ def run_experiments(
     *,
     prefetch: bool = True,
     collect_only: bool = False,
+    cluster: Cluster | None = None,
 ) -> None:
     """Run every row of an experiment, or of all of them.
 
@@ -67,6 +72,8 @@ def run_experiments(
         prefetch: whether another process collects the next row's data meanwhile; default True.
         collect_only: whether the rows' data are collected, by `context.workers` processes, and nothing is learned
             from them; default False.
+        cluster: a Ray cluster whose nodes all see the folders of the context: a task for every row. None, the
+            default: this process runs one row after the other.
     """
     chosen = {each: _rows(EXPERIMENTS[each], context) for each in experiments_of(name, context)}
     if context.method is not None:
@@ -85,10 +92,94 @@ def run_experiments(
         with disk_sentence(folder):  # before hours of work, not after them
             folder.mkdir(parents=True, exist_ok=True)
     for each, rows in chosen.items():
-        if collect_only:
+        if cluster is not None:
+            _run_on(cluster, each, rows, context, collect_only=collect_only)
+        elif collect_only:
             _collect(EXPERIMENTS[each], rows, context)
         else:
             _run_rows(EXPERIMENTS[each], rows, context, prefetch=prefetch)
+
+
+class _TaskWatch(Watch):
+    """Sends the progress of a task's fits to the cluster's keeper, and keeps its lines for the process that asked."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self.lines: list[str] = []
+
+    def say(self, sentence: str) -> None:
+        self.lines.append(sentence)
+
+    def warn(self, sentence: str) -> None:
+        self.lines.append(f"warning: {sentence}")
+
+    def progress(self, progress: Progress) -> None:
+        self._link.progress(progress)
+
+
+def _run_on(
+    cluster: Cluster, name: str, rows: tuple[str, ...], context: Context, *, collect_only: bool
+) -> None:
+    """Run rows as tasks of a cluster, all at once as far as it has room."""
+    sent = replace(
+        context, watch=Watch(), workers=1, results=context.results.resolve(), work=context.work.resolve()
+    )
+    jobs = [Job(f"{name}, {row}", _row_in_task, (name, row, sent, collect_only)) for row in rows]
+
+    def tell(job: Job, lines: list[str]) -> None:
+        for line in lines:
+            context.say(line)
+
+    cluster.run(jobs, context.watch, tell)
+
+
+def _row_in_task(link: Link, name: str, row: str, context: Context, collect_only: bool) -> list[str]:
+    """Run one row in a cluster's worker; return the lines it said. A row that begins again goes on where it was."""
+    watch = _TaskWatch(link)
+    again = context.resume or link.attempt > 1
+    own = replace(context, watch=watch, resume=again, stop_asked=link.is_stopping)
+    experiment = EXPERIMENTS[name]
+    if not collect_only:
+        experiment.run(row, own)
+    elif experiment.prepare is not None:
+        experiment.prepare(row, own)
+    return watch.lines
+
+
+def make_records(
+    jobs: Mapping[Path, tuple[str, Callable[[], Record]]],
+    say: Callable[[str], None],
+    cluster: Cluster | None = None,
+    watch: Watch | None = None,
+) -> None:
+    """Write the record that every job makes to its path, and say a line for each.
+
+    jobs: by the path of the record, what is said of it and what makes it.
+    say: is given a line for every record.
+    cluster: a Ray cluster that makes them all at once; None, the default: this process, one after the other.
+    watch: hears how far the cluster is; None for silence.
+    """
+    if cluster is not None:
+        paths = {str(path): path for path in jobs}
+
+        def keep(job: Job, made: tuple[Record, float]) -> None:
+            path = paths[job.name]
+            write_record(made[0], path)
+            say(f"{jobs[path][0]}, {made[1]:.0f} s")
+
+        tasks = [Job(str(path), _record_in_task, (make,)) for path, (_, make) in jobs.items()]
+        cluster.run(tasks, Watch() if watch is None else watch, keep)
+        return
+    for path, (said, make) in jobs.items():
+        started = time.perf_counter()
+        write_record(make(), path)
+        say(f"{said}, {time.perf_counter() - started:.0f} s")
+        drop_programs_if_many()
+
+
+def _record_in_task(link: Link, make: Callable[[], Record]) -> tuple[Record, float]:
+    started = time.perf_counter()
+    return make(), time.perf_counter() - started
 
 
 def _collect(experiment: Experiment, rows: tuple[str, ...], context: Context) -> None:

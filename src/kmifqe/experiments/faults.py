@@ -7,7 +7,6 @@ are shown, and further from V̂ than WRONG of itself. "Before" is the verdict on
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,15 +17,18 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from kmifqe.cluster import Cluster
 from kmifqe.errors import InputError
 from kmifqe.estimators import Estimate, FQEConfig, KMIFQEConfig, make_fqe, make_kmifqe
 from kmifqe.experiments import planted
 from kmifqe.experiments.context import fit_run
+from kmifqe.experiments.drive import make_records
 from kmifqe.experiments.presets import Run
-from kmifqe.experiments.records import Record, made_here, read_record, write_record
+from kmifqe.experiments.records import Record, made_here, read_record
 from kmifqe.io.logs.faults import LogFaults
 from kmifqe.mdp.problem import Problem
 from kmifqe.mdp.transitions import Transitions
+from kmifqe.report.watch import Watch
 from kmifqe.trust.checks import measure, restored
 from kmifqe.trust.interval import interval_of
 from kmifqe.trust.verdict import Word, judge_run
@@ -218,7 +220,11 @@ class FaultRecord(Record, tag="kmifqe.fault-run/1", kw_only=True):
 
 
 def run_missing(
-    preset: FaultsPreset, directory: Path, say: Callable[[str], None] = lambda line: None
+    preset: FaultsPreset,
+    directory: Path,
+    say: Callable[[str], None] = lambda line: None,
+    cluster: Cluster | None = None,
+    watch: Watch | None = None,
 ) -> list[FaultRecord]:
     """Run the problems that have no record yet; return all records in the order of the problems.
 
@@ -226,20 +232,28 @@ def run_missing(
         preset: which worlds and faults, and how large the fits are.
         directory: of the records; made if it is missing.
         say: is given a line for every problem that was run; default: nobody is told.
+        cluster: a Ray cluster that runs them; None, the default, for this process.
+        watch: hears how far a cluster is; None for silence.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    records = []
-    for number, (seed, _, fault) in enumerate(preset.items()):
-        path = directory / f"faults-{preset.name}-{number:04d}.json"
-        if not path.exists():
-            started = time.perf_counter()
-            write_record(run_problem(preset, number), path)
-            say(
-                f"{number + 1} of {len(preset.items())}: {fault}, world {seed}, {time.perf_counter() - started:.0f} s"
+    items = preset.items()
+    paths = [directory / f"faults-{preset.name}-{number:04d}.json" for number in range(len(items))]
+    make_records(
+        {
+            path: (
+                f"{number + 1} of {len(items)}: {fault}, world {seed}",
+                partial(run_problem, preset, number),
             )
-        record = read_record(path, FaultRecord)
+            for number, (path, (seed, _, fault)) in enumerate(zip(paths, items, strict=True))
+            if not path.exists()
+        },
+        say,
+        cluster,
+        watch,
+    )
+    records = [read_record(path, FaultRecord) for path in paths]
+    for record in records:
         record.estimates = [restored(estimate) for estimate in record.estimates]
-        records.append(record)
     return records
 
 

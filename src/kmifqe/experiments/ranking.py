@@ -179,6 +179,7 @@ def _run_method(row: str, method: str, size: Size, context: Context) -> None:
         resume=context.resume,
         force=not context.resume,
         watch=context.watch,
+        stop_asked=context.stop_asked,
     )
     context.keep(place, settings, time.perf_counter() - started, packages=MUJOCO, **_fields(ranking, method))
 

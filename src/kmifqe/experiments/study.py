@@ -11,23 +11,26 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from kmifqe.api import SEEDS
+from kmifqe.cluster import Cluster
 from kmifqe.errors import InputError
 from kmifqe.estimators import Estimate, make_estimator
 from kmifqe.estimators.registry import DEFAULT
 from kmifqe.estimators.sizing import size_of
 from kmifqe.experiments.context import fit_run
-from kmifqe.experiments.drive import drop_programs_if_many, helpers
+from kmifqe.experiments.drive import helpers, make_records
 from kmifqe.experiments.presets import Run
 from kmifqe.experiments.problems_base import Half, Part, Sources
 from kmifqe.experiments.problems_family import SHAPES, AnyProblem, Facts, Shape, build, family
 from kmifqe.experiments.problems_gym import TASKS, GymProblem, gym_family
-from kmifqe.experiments.records import Record, made_here, read_record, write_record
+from kmifqe.experiments.records import Record, made_here, read_record
 from kmifqe.mdp.problem import Problem
+from kmifqe.report.watch import Watch
 from kmifqe.trust.checks import measure, restored
 
 POINTS = 20  # of a stored trajectory
@@ -281,7 +284,11 @@ def _timed_make(item: AnyProblem, part: Part, sources: Sources) -> float:
 
 
 def run_missing(
-    study: Study, shard: tuple[int, int] = (1, 1), say: Callable[[str], None] = lambda line: None
+    study: Study,
+    shard: tuple[int, int] = (1, 1),
+    say: Callable[[str], None] = lambda line: None,
+    cluster: Cluster | None = None,
+    watch: Watch | None = None,
 ) -> list[ProblemRecord]:
     """Run the problems that have no record yet; return all records that are there, in the order of the problems.
 
@@ -289,17 +296,25 @@ def run_missing(
         study: which problems, and the folder of their records, which is made if it is missing.
         shard: (I, N) to run only the I-th of N parts; default: everything.
         say: is given a line for every problem that was run; default: nobody is told.
+        cluster: a Ray cluster whose nodes all see the study's folder; None, the default, for this process.
+        watch: hears how far a cluster is; None for silence.
     """
     items = study.preset.items()
     study.folder.mkdir(parents=True, exist_ok=True)
-    for number in part_of(items, study.numbers(), shard):
-        if not study.path(number).exists():
-            started = time.perf_counter()
-            record = run_problem(study, number)
-            write_record(record, study.path(number))
-            seconds = time.perf_counter() - started
-            say(f"{number + 1} of {len(items)}: {record.facts.description}, {seconds:.0f} s")
-            drop_programs_if_many()
+    study = replace(study, folder=study.folder.resolve())
+    make_records(
+        {
+            study.path(number): (
+                f"{number + 1} of {len(items)}: {items[number].description}",
+                partial(run_problem, study, number),
+            )
+            for number in part_of(items, study.numbers(), shard)
+            if not study.path(number).exists()
+        },
+        say,
+        cluster,
+        watch,
+    )
     return study.records()
 
 

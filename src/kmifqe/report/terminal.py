@@ -19,7 +19,7 @@ from kmifqe.errors import printable
 from kmifqe.estimators.base import Estimate
 from kmifqe.estimators.fit import Progress
 from kmifqe.io.format import duration, number, plus_minus
-from kmifqe.report.watch import Watch
+from kmifqe.report.watch import TaskProgress, Watch
 from kmifqe.trust.checks.training import without_diverged
 from kmifqe.trust.interval import LEVEL, ConfidenceInterval, interval_of
 from kmifqe.trust.verdict import Verdict
@@ -27,6 +27,7 @@ from kmifqe.trust.verdict import Verdict
 if TYPE_CHECKING:
     from kmifqe.report.result import Result
 
+TASKS = 12  # of a cluster that have a line of their own in a terminal
 SHOWN = 4  # reasons for a verdict in a terminal; result.json has them all
 COLOURS = {"trustworthy": "green", "use with care": "yellow", "do not use": "red"}
 
@@ -191,6 +192,19 @@ class TerminalWatch(Watch):
         self._show(Text(line), force=early or tenths > self._tenths)
         self._records, self._tenths = self._records + 1, tenths
 
+    def tasks(self, running: Sequence[TaskProgress], done: int, total: int) -> None:
+        """Show all tasks of a cluster: a line for the whole, and in a terminal one for each that runs."""
+        self._on_training(True)
+        reached = done + sum(each.step / each.steps for each in running)
+        rate = sum(each.steps_per_second for each in running)
+        lines = [f"{done} of {total} tasks done, {len(running)} in training, {rate:,.0f} steps/s"]
+        if self._console.is_terminal:
+            lines += [_task_line(each) for each in running[:TASKS]]
+            lines += [f"  and {len(running) - TASKS} more"] * (len(running) > TASKS)
+        tenths = int(10 * reached / max(total, 1))
+        self._show(Text("\n".join(lines)), force=tenths > self._tenths)
+        self._tenths = tenths
+
     def end(self) -> None:
         """Take the live line off the terminal."""
         self._on_training(False)
@@ -213,6 +227,11 @@ class TerminalWatch(Watch):
             self._live.update(line)
         elif force:
             self._console.print(line, soft_wrap=True)
+
+
+def _task_line(task: TaskProgress) -> str:
+    again = f", attempt {task.attempt}, from step {task.begun:,}" if task.attempt > 1 else ""
+    return f"  {task.name}: {task.step:,}/{task.steps:,} steps  {task.steps_per_second:,.0f}/s{again}"
 
 
 def _described(progress: Progress) -> str:

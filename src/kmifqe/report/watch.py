@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import jax
 
 from kmifqe.behavior.fit_report import FitReport
 from kmifqe.estimators.fit import Progress
+
+
+class TaskProgress(NamedTuple):
+    """Where one task of a cluster stands."""
+
+    name: str
+    estimator: str
+    step: int
+    steps: int
+    steps_per_second: float
+    begun: int  # the step that its present process began at
+    attempt: int  # 1, or more where an earlier process was lost
+    process: int  # the id of its process, on its node
 
 
 class Watch:
@@ -41,6 +55,9 @@ class Watch:
 
     def progress(self, progress: Progress) -> None:
         """Hear one report of a fit."""
+
+    def tasks(self, running: Sequence[TaskProgress], done: int, total: int) -> None:
+        """Hear how far the tasks of a cluster are: those that run, and how many of the `total` are `done`."""
 
     def end(self) -> None:
         """Hear that no more progress will be reported."""
