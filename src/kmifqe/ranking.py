@@ -23,15 +23,11 @@ from kmifqe.api import (
     SEEDS,
     Data,
     PolicyLike,
-    Store,
     announce,
     behavior_name,
     behavior_or_default,
-    examined,
     find_density,
-    fit_in_task,
     make_estimators,
-    run_policies,
 )
 from kmifqe.cluster import Cluster, Job, connect, memory_of, packed
 from kmifqe.errors import InputError, shown
@@ -52,6 +48,7 @@ from kmifqe.report.ranking_judged import judged_ranking
 from kmifqe.report.ranking_page import RANKING_FIGURE, RANKING_PAGE, save_ranking_figure, write_ranking_page
 from kmifqe.report.result import Question
 from kmifqe.report.watch import Watch, default_watch
+from kmifqe.runner import Store, examined, fit_in_task, run_policies
 from kmifqe.store import RunDirectory, open_run
 from kmifqe.store.checkpoints import SAVE_SECONDS
 from kmifqe.store.identity import digests, fingerprint, joint_fingerprint

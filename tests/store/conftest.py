@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kmifqe.api import run_estimators
 from kmifqe.estimators import Estimate, fit
 from kmifqe.estimators.fit import make_plan
+from kmifqe.runner import run_estimators
 from kmifqe.store.directory import open_run
 from store.toy import SEEDS, toy, toy_problem
 

@@ -22,8 +22,8 @@ from safetensors.numpy import load_file
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from kmifqe.api import run_estimators
 from kmifqe.estimators.fit import make_plan
+from kmifqe.runner import run_estimators
 from kmifqe.store.directory import open_run
 from store.toy import SEEDS, toy, toy_problem
 

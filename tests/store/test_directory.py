@@ -10,10 +10,10 @@ import subprocess
 
 import pytest
 
-from kmifqe.api import run_estimators
 from kmifqe.errors import InputError
 from kmifqe.estimators.fit import make_plan
 from kmifqe.io import files as durable
+from kmifqe.runner import run_estimators
 from kmifqe.store.checkpoints import Interrupted, read_snapshot
 from kmifqe.store.directory import LOCK, locked, open_run
 from store.conftest import assert_same_bits, run_toy

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kmifqe.api import Store, run_estimators
 from kmifqe.estimators import Estimate
 from kmifqe.estimators.fit import Plan, make_plan
 from kmifqe.experiments.presets import METHODS, Preset, Run
@@ -15,6 +14,7 @@ from kmifqe.experiments.records import Errors, Place, is_done, settings_hash, wr
 from kmifqe.io.files import disk_sentence
 from kmifqe.mdp.problem import Problem
 from kmifqe.report.watch import Watch
+from kmifqe.runner import Store, run_estimators
 from kmifqe.store.checkpoints import CheckpointFolder
 
 MUJOCO = ("gymnasium", "mujoco")  # packages whose versions decide a MuJoCo row
