@@ -57,8 +57,8 @@ Behavior = Annotated[
     str | None,
     typer.Option(
         help="Who collected the log: gaussian:POLICY:STD (STD in half action ranges, actions logged as "
-        "drawn; :UNIFORM_SHARE may follow), logged (densities in DATA), fit (learn it from DATA), a fitted "
-        "FILE.safetensors, or module:function. Not needed for fqe and sr-dice.",
+        "drawn; :UNIFORM_SHARE may follow, and :LOW..HIGH for a policy without bounds), logged (densities in DATA), "
+        "fit (learn it from DATA), a fitted FILE.safetensors, or module:function. Not needed for fqe and sr-dice.",
         show_default="logged where DATA has densities, else fit",
     ),
 ]
