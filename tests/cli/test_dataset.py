@@ -69,7 +69,7 @@ def test_max_episode_steps_cuts_a_log_without_timeouts(tmp_path, fields):
     assert "timeouts is missing" in str(run("inspect", tmp_path / "log.npz").exception)
     result = run("inspect", tmp_path / "log.npz", "--max-episode-steps", 4)
     assert "1 terminated, 2 truncated" in result.output
-    assert "note: 1 episodes were cut" in result.output
+    assert "note: 1 cut was added" in result.output
 
 
 BROKEN = {

@@ -46,7 +46,9 @@ def test_without_both_a_time_limit_delimits_episodes_or_the_file_is_refused(writ
     path = write_hdf5(
         {"observations": states, "actions": states, "rewards": states, "terminals": terminals.astype(float)}
     )
-    with pytest.raises(InputError, match=r"log\.hdf5: timeouts is missing, .* give max_episode_steps"):
+    with pytest.raises(
+        InputError, match=r"log\.hdf5: timeouts is missing, .* give the time limit with --max-episode-steps"
+    ):
         load_dataset(path)
     log = load_dataset(path, max_episode_steps=5)
     assert np.flatnonzero(log.truncated).tolist() == [4, 11, 12]
