@@ -84,7 +84,7 @@ BROKEN = {
     ),
     "missing field": (
         lambda f: {k: v for k, v in f.items() if k != "actions"},
-        "actions is missing; the file holds",
+        "actions is missing; expected one of the names actions, action; the file holds",
     ),
     "missing timeouts": (lambda f: {k: v for k, v in f.items() if k != "timeouts"}, "timeouts is missing"),
     "wrong flags": (lambda f: f | {"terminals": np.arange(N)}, "terminals holds 2 at row 2"),
