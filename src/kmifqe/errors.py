@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,9 +19,19 @@ class InputError(ValueError):
         super().__init__(printable(message))
 
 
+# Python's table of letters ends with the Unicode of its release: later emoji are letters all the same.
+# A joiner between two of them makes one sign, as between letters of Persian; beside ASCII it would only be invisible.
+EMOJI = range(0x1F000, 0x1FFFE)
+JOINER = re.compile("(?<=[^\x00-\x7f])[\u200c\u200d](?=[^\x00-\x7f])")
+
+
 def printable(text: str) -> str:
     """Return `text` with a question mark for every letter that a terminal might obey instead of show."""
-    return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in text)
+    joiners = {found.start() for found in JOINER.finditer(text)}
+    return "".join(
+        letter if letter.isprintable() or letter == "\n" or ord(letter) in EMOJI or place in joiners else "?"
+        for place, letter in enumerate(text)
+    )
 
 
 def shown(text: object, most: int = 200) -> str:

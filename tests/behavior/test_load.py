@@ -68,6 +68,17 @@ def test_given_bounds_rule_and_serve_a_policy_without_any():
         parse_behavior(spec)
 
 
+@pytest.mark.parametrize(("tail", "share"), [("0.5", 0.0), ("0.5:0.25", 0.25)])
+def test_bounds_in_the_spec_serve_a_policy_without_any_and_rule(tail, share, actor_path):
+    for policy in (f"{__name__}:boundless", actor_path):
+        behavior = parse_behavior(
+            f"gaussian:{policy}:{tail}:-1,-.5..1e0,2.5", low=-np.ones(2), high=np.ones(2)
+        )
+        np.testing.assert_array_equal((behavior.low, behavior.high), [[-1.0, -0.5], [1.0, 2.5]])
+        np.testing.assert_allclose(behavior.scale, [0.5, 0.75])
+        np.testing.assert_array_equal(behavior.uniform_share, [share, share])
+
+
 def test_the_caller_may_load_the_policy(actor_path):
     asked = []
 
@@ -119,6 +130,12 @@ def test_a_fitted_file_is_read_back(tmp_path):
         ("gaussian:actor.npz:", "STD is ''"),
         ("gaussian:actor.npz:0.3:most", "UNIFORM_SHARE is 'most'"),
         ("gaussian:no-such-actor.npz:0.3", "no-such-actor.npz"),
+        ("gaussian:../no-such-actor.npz:0.3", "no-such-actor.npz"),
+        ("gaussian:-1..1", "POLICY or STD is missing"),
+        ("gaussian:actor.npz:0.3:-1..wide", "'-1..wide'; expected .*LOW..HIGH"),
+        (f"gaussian:{__name__}:boundless:0.3", f"for example gaussian:{__name__}:boundless:0.3:-1..1"),
+        (f"gaussian:{__name__}:boundless:0.3:1..-1", "low below high"),
+        (f"gaussian:{__name__}:boundless:0.3:-1,-1..1", "2 numbers in low and 1 in high"),
         ("fit:40", "takes nothing after a colon"),
         ("logged:yes", "takes nothing after a colon"),
         ("no-such-fit.safetensors", "no such file"),

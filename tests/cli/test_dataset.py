@@ -69,7 +69,7 @@ def test_max_episode_steps_cuts_a_log_without_timeouts(tmp_path, fields):
     assert "timeouts is missing" in str(run("inspect", tmp_path / "log.npz").exception)
     result = run("inspect", tmp_path / "log.npz", "--max-episode-steps", 4)
     assert "1 terminated, 2 truncated" in result.output
-    assert "note: 1 episodes were cut" in result.output
+    assert "note: 1 cut was added" in result.output
 
 
 BROKEN = {
@@ -84,7 +84,7 @@ BROKEN = {
     ),
     "missing field": (
         lambda f: {k: v for k, v in f.items() if k != "actions"},
-        "actions is missing; the file holds",
+        "actions is missing; expected one of the names actions, action; the file holds",
     ),
     "missing timeouts": (lambda f: {k: v for k, v in f.items() if k != "timeouts"}, "timeouts is missing"),
     "wrong flags": (lambda f: f | {"terminals": np.arange(N)}, "terminals holds 2 at row 2"),

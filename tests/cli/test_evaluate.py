@@ -158,7 +158,7 @@ def test_fqe_alone_needs_no_behavior(kmifqe_command, tmp_path, npz, actor_path):
     assert done.code == 0, done.err
     assert "running on the CPU, " in done.err
     forecast = (
-        r"fqe, 2 seeds, 20 steps: .* of memory \(data .*, seeds .*, working space .*\); another .* is free"
+        r"fqe, 2 seeds, 20 steps: .* of memory \(data .*, seeds .*, working space .*\).*; another .* is free"
     )
     assert re.search(forecast, done.err)
     assert re.search(r"fqe: 1/20 steps  .*compiling included", done.err)

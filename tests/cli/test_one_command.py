@@ -1,6 +1,7 @@
 """`kmifqe evaluate LOG --policy P`: what it does where nothing else is said, and what follows from its verdict."""
 
 import json
+import warnings
 
 import numpy as np
 import pytest
@@ -39,6 +40,25 @@ def test_a_log_and_a_policy_are_enough(kmifqe_command, npz, actor_path, tmp_path
     # Another run is another folder; nothing is replaced.
     assert kmifqe_command(*command, "-e", "fqe").code == 0
     assert (tmp_path / "runs" / f"{actor_path.stem}-from-log-2" / "result.json").exists()
+
+
+def test_names_of_any_script_are_shown_as_they_are(kmifqe_command, npz, actor_path, tmp_path):
+    log = npz.rename(tmp_path / "журнал🫨.npz").name
+    policy = actor_path.rename(tmp_path / "badpol💥👩\N{ZERO WIDTH JOINER}🚀.safetensors").name
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)  # as of a figure's font without these signs
+        done = kmifqe_command("evaluate", log, "--policy", policy, "-e", "fqe", *FAST)
+    assert done.code == 0, done.err
+    assert "could not be made" not in done.err
+    out = tmp_path / "runs" / f"{policy.removesuffix('.safetensors')}-from-журнал🫨"
+    assert str(out.relative_to(tmp_path)) in done.err
+    question = json.loads((out / "result.json").read_text(encoding="utf-8"))["question"]
+    assert (question["policy"], question["data"]) == (policy, log)
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert policy in page
+    assert log in page
+    wrong = kmifqe_command("evaluate", log, "--policy", f"no-{policy}")
+    assert f"no-{policy}" in wrong.err
 
 
 def test_a_verdict_can_be_an_exit_code(kmifqe_command, npz, actor_path, tmp_path):

@@ -168,8 +168,11 @@ def test_ctrl_c_ends_the_workers_and_leaves_no_file(tmp_path, policy):
 def test_a_task_in_a_module_of_the_current_directory_is_found_by_the_workers_too(tmp_path, policy):
     """An installed command has the directory of the command on its path, and not the current one."""
     task = "import gymnasium as gym\nfrom gymnasium.envs.classic_control import PendulumEnv\n"
-    task += "gym.register('Mine-v0', PendulumEnv, max_episode_steps=20)\n"
+    task += "class Mine(PendulumEnv):\n    def step(self, action):\n        import my_physics\n"
+    task += "        return super().step(my_physics.doubled(action))\n"
+    task += "gym.register('Mine-v0', Mine, max_episode_steps=20)\n"
     (tmp_path / "my_tasks.py").write_text(task)
+    (tmp_path / "my_physics.py").write_text("def doubled(action):\n    return 2 * action\n")
     (tmp_path / "command").mkdir()
     script = tmp_path / "command" / "kmifqe.main.py"
     script.write_text("from kmifqe.cli import main\nif __name__ == '__main__': main()\n")

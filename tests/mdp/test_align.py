@@ -35,7 +35,7 @@ def test_the_count_of_steps_restarts_at_every_end():
     terminated[2] = True
     result = Transitions.from_columns(columns(10, terminated=terminated), max_episode_steps=4)
     assert np.flatnonzero(result.ends).tolist() == [2, 6, 9]
-    assert result.notes == ("1 episodes were cut after max_episode_steps = 4",)
+    assert result.notes == ("1 cut was added where an episode reached the time limit of 4 steps",)
 
 
 @pytest.mark.parametrize("chunk_bytes", [4, 12, 1 << 20])

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from kmifqe.behavior.mixture import TanhMixture
-from kmifqe.behavior.support import Numbers, make_box, per_dimension
+from kmifqe.behavior.support import Box, Numbers, make_box, per_dimension
 from kmifqe.errors import InputError
 from kmifqe.io.files import require_file
 from kmifqe.io.policies.load import load_policy
@@ -171,7 +171,7 @@ def _checked(answer: object, shape: tuple[int, ...], method: str, name: str) -> 
 
 
 FORMS = (
-    "gaussian:POLICY:STD, gaussian:POLICY:STD:UNIFORM_SHARE, logged, fit, "
+    "gaussian:POLICY:STD (:UNIFORM_SHARE and the action bounds, :LOW..HIGH, may follow), logged, fit, "
     "a fitted FILE.safetensors, or module:function"
 )
 
@@ -185,8 +185,8 @@ def parse_behavior(
 ) -> Behavior | Logged | FitRequest:
     """Return what `spec` names (see FORMS).
 
-    `low` and `high`, the action bounds, are needed for `gaussian` where the policy does not carry them; where
-    both exist, the given ones rule. `load` reads POLICY; give another to pass `load_policy` settings.
+    `low` and `high`, the action bounds, are needed for `gaussian` where neither `spec` nor the policy says them;
+    those of `spec` rule, then `low` and `high`. `load` reads POLICY; give another to pass `load_policy` settings.
     """
     spec = spec.strip()
     kind = spec.partition(":")[0]
@@ -209,14 +209,17 @@ def parse_behavior(
 def _gaussian(
     spec: str, low: np.ndarray | None, high: np.ndarray | None, load: Callable[[str], Policy]
 ) -> GaussianBehavior:
-    policy_name, std, share = _gaussian_parts(spec)
+    policy_name, std, share, box = _gaussian_parts(spec)
     policy = load(policy_name)
+    if box is not None:
+        low, high = box
     low = getattr(policy, "low", None) if low is None else low
     high = getattr(policy, "high", None) if high is None else high
     if low is None or high is None:
         raise InputError(
             f"behaviour {spec!r}: STD is in units of half the action range, and policy {policy_name} does "
-            "not say its bounds; expected low and high"
+            f"not say its bounds; expected them as LOW..HIGH at the end, for example {spec}:-1..1, with "
+            "commas for several action dimensions: -1,-2..1,2"
         )
     try:
         return GaussianBehavior(policy, std, low, high, share)
@@ -224,9 +227,12 @@ def _gaussian(
         raise InputError(f"behaviour {spec!r}: {error}") from error
 
 
-def _gaussian_parts(spec: str) -> tuple[str, list[float], list[float]]:
+def _gaussian_parts(spec: str) -> tuple[str, list[float], list[float], Box | None]:
     """Split from the right: a policy may hold colons itself (module:function, a drive letter)."""
-    head, _, last = spec.partition(":")[2].rpartition(":")
+    words = spec.partition(":")[2]
+    before_box, _, last = words.rpartition(":")
+    box = _box_of(last)
+    head, _, last = (words if box is None else before_box).rpartition(":")
     policy, _, before = head.rpartition(":")
     share = "0"
     if policy and _is_numbers(before):
@@ -237,11 +243,20 @@ def _gaussian_parts(spec: str) -> tuple[str, list[float], list[float]]:
         raise InputError(f"behaviour {spec!r}: POLICY or STD is missing; expected {FORMS}")
     for part, text in (("STD", std), ("UNIFORM_SHARE", share)):
         if not _is_numbers(text):
+            also = ", or action bounds as LOW..HIGH" if ".." in text else ""
             raise InputError(
                 f"behaviour {spec!r}: {part} is {text!r}; expected a number, or numbers with commas, one per "
-                "action dimension"
+                f"action dimension{also}"
             )
-    return policy, _numbers(std), _numbers(share)
+    return policy, _numbers(std), _numbers(share), box
+
+
+def _box_of(text: str) -> Box | None:
+    """Return the bounds that LOW..HIGH says, None where `text` is something else."""
+    low, dots, high = text.partition("..")
+    if not (dots and _is_numbers(low) and _is_numbers(high)):
+        return None
+    return np.array(_numbers(low)), np.array(_numbers(high))
 
 
 def _numbers(text: str) -> list[float]:

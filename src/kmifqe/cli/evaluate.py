@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from kmifqe.store import Interrupted
 
 RUNS = Path("runs")
+# In a name: all but letters, digits, "_.-" and signs such as emoji (from the arrows on), joined or not.
+UNSAFE = re.compile(r"[^\w.\-\u200d\u2190-\ud7ff\ufe0f\U0001f000-\U0001fffd]+")
 FAILED = 3  # the exit code that --fail-on asks for; 2 is for mistakes in the input
 
 
@@ -57,8 +59,8 @@ Behavior = Annotated[
     str | None,
     typer.Option(
         help="Who collected the log: gaussian:POLICY:STD (STD in half action ranges, actions logged as "
-        "drawn; :UNIFORM_SHARE may follow), logged (densities in DATA), fit (learn it from DATA), a fitted "
-        "FILE.safetensors, or module:function. Not needed for fqe and sr-dice.",
+        "drawn; :UNIFORM_SHARE may follow, and :LOW..HIGH for a policy without bounds), logged (densities in DATA), "
+        "fit (learn it from DATA), a fitted FILE.safetensors, or module:function. Not needed for fqe and sr-dice.",
         show_default="logged where DATA has densities, else fit",
     ),
 ]
@@ -240,7 +242,7 @@ def evaluate(
 def _new_directory(policy: str, data: str) -> Path:
     """Return a directory under runs/ that does not exist yet, called after the policy and the log."""
     names = [Path(each.rpartition(":")[2]).stem for each in (policy, data)]
-    called = re.sub(r"[^\w.-]+", "-", "-from-".join(name for name in names if name)) or "run"
+    called = UNSAFE.sub("-", "-from-".join(name for name in names if name)) or "run"
     candidates = (RUNS / (called if i == 1 else f"{called}-{i}") for i in count(1))
     return next(path for path in candidates if not os.path.lexists(path))
 

@@ -34,7 +34,10 @@ WORKERS_HELP = "Processes that step environments; the result does not depend on 
 
 Env = Annotated[str, typer.Argument(metavar="ENV", help=ENV_HELP, show_default=False)]
 PolicyName = Annotated[str, Option("--policy", help="A policy file, or module:function.", show_default=False)]
-Normalization = Annotated[str | None, Option(help=STATISTICS_HELP, show_default=False)]
+Normalization = Annotated[
+    str | None,
+    Option("--policy-normalization", "--normalization", help=STATISTICS_HELP, show_default=False),
+]
 Noise = Annotated[str, Option(metavar="STD", help=NOISE_HELP)]
 UniformShare = Annotated[str, Option(metavar="SHARE", help=SHARE_HELP)]
 Seed = Annotated[int, Option(min=0, help="The same seed gives the same result.")]

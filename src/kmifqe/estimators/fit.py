@@ -250,7 +250,7 @@ def make_plan(
     if estimator.check_steps is not None:
         estimator.check_steps(steps)
     if problem.episode_weights is not None:
-        raise InputError("the problem carries episode weights; `fit` draws them, with bootstrap=True")
+        raise InputError("the problem carries episode weights; `fit` draws them, where bootstrap is True")
     refresh = estimator.refresh
     periods = () if refresh is None else (refresh.every, refresh.restart_every)
     return Plan(

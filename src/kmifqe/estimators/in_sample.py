@@ -55,7 +55,7 @@ def check_problem(name: str, problem: Problem) -> None:
             "kernel, or ask for the target's own distribution with --stochastic (stochastic=True)"
         )
     if problem.log_mu is None:
-        raise InputError(f"{name} needs a behaviour density; the problem was built with behavior=None")
+        raise InputError(f"{name} needs a behaviour density; give one with --behavior (behavior=)")
     if problem.counts.in_sample == 0:
         raise InputError(f"{name} learns from logged next actions, and no row has one")
 

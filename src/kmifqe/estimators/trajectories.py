@@ -54,7 +54,7 @@ def check_trajectories(name: str, problem: Problem) -> None:
             f"{name} follows episodes; build the problem with Problem.build(..., trajectories=True)"
         )
     if problem.log_mu is None or problem.first_log_mu is None:
-        raise InputError(f"{name} needs a behaviour density; the problem was built with behavior=None")
+        raise InputError(f"{name} needs a behaviour density; give one with --behavior (behavior=)")
 
 
 def steps_of(problem: Problem) -> Steps:

@@ -308,8 +308,11 @@ def checked_actions(policy: Policy, states: np.ndarray, t: Transitions) -> np.nd
 
 # A logged action is an outlier if it lies further outside the central 98 % of its dimension than these are wide, and
 # if no more than one in a thousand does: so rare an action is more likely an error of the logger than a choice.
+# A single one is an outlier in a shorter log too, if it lies ten times as far from all others as they span.
 CENTRAL = (0.01, 0.99)
 OUTLIERS = 1e-3
+ALONE = 10.0
+FEWEST_OTHERS = 20  # actions: fewer do not show what range is usual
 
 
 def seen_range(column: np.ndarray) -> tuple[float, float, int]:
@@ -317,10 +320,25 @@ def seen_range(column: np.ndarray) -> tuple[float, float, int]:
     lower, upper = np.quantile(column, CENTRAL)
     inside = (column >= 2 * lower - upper) & (column <= 2 * upper - lower)
     outliers = int(len(column) - inside.sum())
-    if lower == upper or outliers > OUTLIERS * len(column):
-        return float(column.min()), float(column.max()), 0
+    if lower == upper or not 0 < outliers <= OUTLIERS * len(column):
+        inside = _without_one_alone(column)
+        outliers = int(len(column) - inside.sum())
     rest = column[inside] if outliers else column
     return float(rest.min()), float(rest.max()), outliers
+
+
+def _without_one_alone(column: np.ndarray) -> np.ndarray:
+    """Return a mask of all actions but a single one that lies far from all others, where there is one."""
+    others = np.ones(len(column), bool)
+    if len(column) <= FEWEST_OTHERS:
+        return others
+    for place in (int(column.argmin()), int(column.argmax())):
+        others[place] = False
+        low, high = float(column[others].min()), float(column[others].max())
+        if max(low - column[place], column[place] - high) > ALONE * (high - low) > 0:
+            return others
+        others[place] = True
+    return others
 
 
 def action_box(t: Transitions, policy: Policy) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:

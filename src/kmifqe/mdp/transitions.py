@@ -132,7 +132,9 @@ def _cut_long_episodes(ends: np.ndarray, max_episode_steps: int) -> list[str]:
     for first, last in zip(first_rows[long], last_rows[long]):
         ends[first + max_episode_steps - 1 : last : max_episode_steps] = True
     added = int(ends.sum()) - len(last_rows)
-    return [f"{added:,} episodes were cut after max_episode_steps = {max_episode_steps:,}"] if added else []
+    many = "cuts were" if added > 1 else "cut was"
+    limit = f"{max_episode_steps:,} steps"
+    return [f"{added:,} {many} added where an episode reached the time limit of {limit}"] if added else []
 
 
 @dataclass(frozen=True)

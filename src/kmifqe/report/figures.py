@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -148,7 +149,9 @@ def _import_matplotlib() -> None:
 
 def save_figure(figure: Figure, path: Path) -> None:
     """Write `figure` whole or not at all; the suffix chooses the format."""
-    with whole_file(path) as partial:
+    with whole_file(path) as partial, warnings.catch_warnings():
+        # A name with an emoji: the font draws a box for it, which nobody can mend.
+        warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
         figure.savefig(partial, dpi=160)
 
 

@@ -9,12 +9,9 @@ processes stays here. Neither class can leave some environments where they are, 
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
-import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
@@ -25,7 +22,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from kmifqe.errors import InputError, shown
-from kmifqe.io.policies.objects import check_policy_fits
+from kmifqe.io.policies.objects import check_policy_fits, importable_from_here
 from kmifqe.mdp.ask import Policy
 
 PATIENCE = 5.0  # seconds a worker is given to end by itself
@@ -67,7 +64,7 @@ def make_env(env_id: str, max_episode_steps: int | None = None) -> gymnasium.Env
 
     The id `module:Name-v0` imports the module, which may lie in the current directory, and which registers Name-v0.
     """
-    with warnings.catch_warnings(), _importable_from_here():
+    with warnings.catch_warnings(), importable_from_here():
         # "-v4 is out of date": that it is the closest to the paper's tasks is why it was asked for.
         warnings.simplefilter("ignore", DeprecationWarning)
         try:
@@ -89,17 +86,6 @@ def check_policy_fits_task(policy: Policy, task: Task) -> None:
     except InputError as error:
         # The check speaks of "the data"; here that is what the environment shows.
         raise InputError(str(error).replace("the data has", f"{task.env_id} has")) from error
-
-
-@contextmanager
-def _importable_from_here() -> Iterator[None]:
-    """Put the current directory on the path: an installed command's path lacks it, and so does a worker's."""
-    here = os.getcwd()
-    sys.path.insert(0, here)
-    try:
-        yield
-    finally:
-        sys.path.remove(here)
 
 
 def _flat_box(space: spaces.Space[Any], env_id: str, what: str) -> spaces.Box:
@@ -266,7 +252,8 @@ class _Group:
     def answer(self, method: str, arguments: tuple[Any, ...]) -> Any:
         """Return what a method of this group returns, or the InputError that says why it failed."""
         try:
-            return getattr(self, method)(*arguments)
+            with importable_from_here():
+                return getattr(self, method)(*arguments)
         except InputError as error:
             return error
         except Exception as error:  # an environment's own code may raise anything

@@ -46,7 +46,9 @@ def test_without_both_a_time_limit_delimits_episodes_or_the_file_is_refused(writ
     path = write_hdf5(
         {"observations": states, "actions": states, "rewards": states, "terminals": terminals.astype(float)}
     )
-    with pytest.raises(InputError, match=r"log\.hdf5: timeouts is missing, .* give max_episode_steps"):
+    with pytest.raises(
+        InputError, match=r"log\.hdf5: timeouts is missing, .* give the time limit with --max-episode-steps"
+    ):
         load_dataset(path)
     log = load_dataset(path, max_episode_steps=5)
     assert np.flatnonzero(log.truncated).tolist() == [4, 11, 12]
@@ -56,9 +58,30 @@ def test_without_both_a_time_limit_delimits_episodes_or_the_file_is_refused(writ
         load_dataset(path, max_episode_steps=-1)
 
 
-def test_gymnasium_names_are_understood(encoded, log, same_log, write_hdf5):
-    encoded["terminated"], encoded["truncated"] = encoded.pop("terminals"), encoded.pop("timeouts")
+@pytest.mark.parametrize(
+    "names",
+    [
+        {
+            "observations": "obs",
+            "next_observations": "next_obs",
+            "terminals": "terminated",
+            "timeouts": "truncated",
+        },
+        {"actions": "action", "rewards": "reward", "terminals": "termination", "timeouts": "truncation"},
+        {"terminals": "terminations", "timeouts": "truncations"},
+        {"terminals": "terminal", "timeouts": "timeout"},
+    ],
+)
+def test_gymnasiums_and_minaris_names_are_understood(encoded, log, same_log, write_hdf5, names):
+    for field, name in names.items():
+        encoded[name] = encoded.pop(field)
     same_log(load_dataset(write_hdf5(encoded)), log)
+
+
+def test_done_alone_is_refused_with_what_it_does_not_say(encoded, write_hdf5):
+    encoded["dones"] = encoded.pop("terminals") | encoded.pop("timeouts")
+    with pytest.raises(InputError, match=r"dones says .*, not whether .* \(terminals, .* \(timeouts, "):
+        load_dataset(write_hdf5(encoded))
 
 
 def test_a_truncated_file_is_refused(encoded, write_hdf5):
@@ -82,7 +105,8 @@ def test_damage_inside_an_array_is_refused(encoded, write_hdf5):
 def test_missing_and_doubled_fields_are_refused(encoded, write_hdf5):
     terminals = encoded.pop("terminals")
     with pytest.raises(
-        InputError, match="terminals is missing; the file holds action_log_probs, actions, next_"
+        InputError,
+        match=r"terminals is missing; expected .* terminals, .*terminated.*; the file holds action_log_probs",
     ):
         load_dataset(write_hdf5(encoded))
     with pytest.raises(InputError, match="holds both terminals and terminated, which mean the same field"):

@@ -113,7 +113,7 @@ def test_a_wrong_path_says_what_was_expected(tmp_path, name, words):
 def test_an_option_that_has_no_meaning_is_refused(tmp_path):
     ACTOR.save(tmp_path / "a.safetensors")
     for source in (tmp_path / "a.safetensors", ACTOR):
-        with pytest.raises(InputError, match="hidden= is for Stable-Baselines3 zips"):
+        with pytest.raises(InputError, match="hidden is for Stable-Baselines3 zips"):
             load_policy(source, hidden="relu")
 
 

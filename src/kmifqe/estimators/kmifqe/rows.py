@@ -39,7 +39,7 @@ def check_problem(config: KMIFQEConfig, problem: Problem) -> None:
             "by the true ratio, or judge the target's deterministic action without --stochastic"
         )
     if problem.log_mu is None:
-        raise InputError("KMIFQE needs a behaviour density; the problem was built with behavior=None")
+        raise InputError("KMIFQE needs a behaviour density; give one with --behavior (behavior=)")
     if config.clip_per_dimension and problem.log_mu.shape[1] != problem.action_dim:
         raise InputError(
             "clip_per_dimension needs a behaviour density that factorises over action dimensions"

@@ -22,15 +22,16 @@ from kmifqe.mdp.columns import Header, Piece, row_slices
 
 # The first name is the canonical one (D4RL's) and the one we write.
 ALIASES: dict[str, tuple[str, ...]] = {
-    "observations": ("observations", "observation", "states"),
+    "observations": ("observations", "observation", "obs", "states"),
     "actions": ("actions", "action"),
     "rewards": ("rewards", "reward"),
-    "terminals": ("terminals", "terminated", "terminations"),
-    "timeouts": ("timeouts", "truncated", "truncations"),
-    "next_observations": ("next_observations", "next_observation", "next_states"),
+    "terminals": ("terminals", "terminal", "terminated", "terminations", "termination"),
+    "timeouts": ("timeouts", "timeout", "truncated", "truncations", "truncation"),
+    "next_observations": ("next_observations", "next_observation", "next_obs", "next_states"),
     "action_log_probs": ("action_log_probs", "infos/action_log_probs"),
-    "episode": ("episode",),
+    "episode": ("episode", "episode_id", "episode_ids"),
 }
+DONE = ("done", "dones")  # the old Gym's: an end of the task and a time limit in one
 REQUIRED = ("observations", "actions", "rewards", "terminals")
 
 
@@ -71,11 +72,30 @@ def resolve_names(
     return found
 
 
-def require_fields(found: Collection[str], available: Collection[str], name: str) -> None:
-    """Refuse the file `name` unless the required fields are among those `found`; `available` is all it holds."""
+def require_fields(
+    found: Collection[str],
+    available: Collection[str],
+    name: str,
+    aliases: Mapping[str, tuple[str, ...]] = ALIASES,
+) -> None:
+    """Refuse the file `name` unless the required fields are among those `found`; `available` is all it holds.
+
+    `aliases` are the names that a field may have, by default D4RL's.
+    """
     for field in REQUIRED:
-        if field not in found:
-            raise InputError(f"{name}: {field} is missing; the file holds {listed(available)}")
+        if field in found:
+            continue
+        names = ", ".join(aliases[field])
+        done = [each for each in DONE if each in available]
+        if field == "terminals" and done:
+            raise InputError(
+                f"{name}: {done[0]} says that an episode is over, not whether the task ended it or a time limit cut "
+                f"it; expected one field for the first ({names}) and another for the second "
+                f"({', '.join(ALIASES['timeouts'])})"
+            )
+        raise InputError(
+            f"{name}: {field} is missing; expected one of the names {names}; the file holds {listed(available)}"
+        )
 
 
 class Hdf5File:

@@ -63,8 +63,8 @@ def load_dataset(
     if columns.ends_may_be_cuts and needs_ends:
         raise InputError(
             f"{name}: next.done is set on the last row of every episode, so it cannot tell an end of the task from a "
-            "time limit; give max_episode_steps: the time limit, which cut episodes of that length, or 0 if the task "
-            "itself ended every episode"
+            "time limit; give --max-episode-steps (max_episode_steps=): the time limit, which cut episodes of that "
+            "length, or 0 if the task itself ended every episode"
         )
     return Transitions.from_columns(columns, max_episode_steps=max_episode_steps, check_finite=check_finite)
 

@@ -144,8 +144,8 @@ def require_episode_ends(are_known: object, name: str) -> None:
     if not are_known:
         raise InputError(
             f"{name}: timeouts is missing, and without next_observations an episode cut by a time limit "
-            "cannot be told from one that goes on; add timeouts, or give max_episode_steps (0: terminals "
-            "marks every end)"
+            "cannot be told from one that goes on; add timeouts, or give the time limit with --max-episode-steps "
+            "(max_episode_steps=), 0 where terminals marks every end"
         )
 
 

@@ -135,9 +135,10 @@ def _with_warnings(summary: DatasetSummary, transitions: Transitions) -> Dataset
         for j, column in enumerate(transitions.actions.T):
             outliers = seen_range(column)[2]
             if outliers:
+                lie = "lie" if outliers > 1 else "lies"
                 warnings.append(
-                    f"{outliers:,} of the actions lie far outside all others in dimension {j}, which spans "
-                    f"{summary.actions[j].low:.4g} to {summary.actions[j].high:.4g}: are they errors of the logger?"
+                    f"{outliers:,} of the actions {lie} far outside all others in dimension {j}, which spans "
+                    f"{summary.actions[j].low:.4g} to {summary.actions[j].high:.4g}: an error of the logger?"
                 )
     if summary.constant_actions:
         warnings.append(

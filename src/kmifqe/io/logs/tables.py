@@ -93,7 +93,7 @@ class TableFile:
                 self._refuse_both(same, column)
                 self._refuse_both(match[1] if match[1] in names else column, column)
         found = resolve_names({*names, *numbered}, self.name, aliases)
-        require_fields(found, names, self.name)
+        require_fields(found, names, self.name, aliases)
         columns = {}
         for field, stored in found.items():
             if stored in names:

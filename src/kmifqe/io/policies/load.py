@@ -54,7 +54,7 @@ def load_policy(
             raise InputError(f"the name of a policy is empty; expected {FORMATS}")
         policy = _load_file(Path(source), box, hidden, is_given)
     elif hidden is not None:
-        raise InputError(f"{source}: hidden= is for Stable-Baselines3 zips")
+        raise InputError(f"{source}: the argument hidden is for Stable-Baselines3 zips")
     elif isinstance(source, Actor | CheckedPolicy) and box is None and statistics is None:
         return source
     elif isinstance(source, Actor):
@@ -70,7 +70,7 @@ def _load_file(path: Path, box: Bounds | None, hidden: str | None, is_given: boo
     _check_path(path)
     kind = path.suffix.lower()
     if hidden is not None and kind != ".zip":
-        raise InputError(f"{path}: hidden= is for Stable-Baselines3 zips; this file says its own")
+        raise InputError(f"{path}: the argument hidden is for Stable-Baselines3 zips; this file says its own")
     if kind in (".zip", ".hdf5", ".h5", ".npz"):
         actor = _actor_from_child(path, box, hidden, is_given)
         return actor if box is None else replace(actor, low=box[0], high=box[1])

@@ -7,7 +7,8 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 import numpy as np
 
@@ -192,16 +193,29 @@ def check_policy_fits(policy: Policy, state_dim: int, action_dim: int) -> None:
 IMPORTABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
+@contextmanager
+def importable_from_here() -> Iterator[None]:
+    """Put the current directory on the path: an installed command's path lacks it, and so does a worker's.
+
+    A user's code may import its neighbours when it is imported itself, or only when it is called.
+    """
+    here = os.getcwd()
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # that code may have changed the path too
+            sys.path.remove(here)
+
+
 def import_object(spec: str) -> object:
     """Return what `module:name` names, current directory first. This runs the module's code."""
     module_name, _, attribute = spec.partition(":")
-    sys.path.insert(0, os.getcwd())
     try:
-        found: object = importlib.import_module(module_name)
+        with importable_from_here():
+            found: object = importlib.import_module(module_name)
     except Exception as error:  # an import runs the user's code, which may raise anything
         raise InputError(f"{spec}: module {module_name} cannot be imported ({_reason(error)})") from error
-    finally:
-        sys.path.remove(os.getcwd())
     for part in attribute.split("."):
         if not hasattr(found, part):
             raise InputError(f"{spec}: module {module_name} has no {attribute}")

@@ -66,8 +66,9 @@ def load_sb3_actor(
     squashed = _is_true(kwargs.get("squash_output")) if network.squashed is None else network.squashed
     if not normalization_is_given and _trained_normalized(settings, on_policy=network.squashed is None):
         raise InputError(
-            f"{path}: the agent was trained behind VecNormalize, whose statistics are not in the zip; give "
-            'them as normalization= (vecnormalize.pkl, .npz or .json), or "none" if it scaled rewards only'
+            f"{path}: the agent was trained behind VecNormalize, whose statistics are not in the zip; give them, a "
+            "vecnormalize.pkl, .npz or .json, with --policy-normalization (policy_normalization=, of load_policy "
+            'normalization=), or "none" there if it scaled rewards only'
         )
     matrices = tuple(_parameter(weights, f"{layer}.weight", 2).T for layer in network.layers)
     low, high = bounds if bounds is not None else _read_bounds(settings, matrices[-1].shape[1], str(path))
@@ -211,7 +212,7 @@ def _read_bounds(settings: dict[str, object], action_dim: int, where: str) -> Bo
     if low is None or high is None or low.shape != (action_dim,) or high.shape != (action_dim,):
         raise InputError(
             f"{where}: action_space does not show low and high for {action_dim} action dimensions; "
-            "give them as bounds=(low, high)"
+            "export the policy to TorchScript or ONNX, or in Python give load_policy(..., bounds=(low, high))"
         )
     return low, high
 
@@ -227,7 +228,8 @@ def _parse_array(text: object) -> np.ndarray | None:
 
 
 def _read_activation(settings: dict[str, object], kwargs: dict[str, object], default: str, where: str) -> str:
-    known = f"give it as hidden= (one of {', '.join(ACTIVATIONS.values())})"
+    names = ", ".join(ACTIVATIONS.values())
+    known = f"export the policy to TorchScript or ONNX, or in Python give load_policy(..., hidden=), one of {names}"
     if "activation_fn" in kwargs:
         written = str(kwargs["activation_fn"])
         found = re.fullmatch(r"<class 'torch\.nn\.modules\.activation\.(\w+)'>", written)
@@ -235,7 +237,7 @@ def _read_activation(settings: dict[str, object], kwargs: dict[str, object], def
             return ACTIVATIONS[found[1]]
         raise InputError(
             f"{where}: activation_fn is {shown(written)}, not one that is read here; "
-            f"if it equals one, {known}"
+            f"{known}, if it equals one"
         )
     module = str(_attributes(settings, "policy_class").get("__module__", ""))
     if module.partition(".")[0] in ("stable_baselines3", "sb3_contrib"):
