@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from kmifqe import api
+from kmifqe import runner
 from kmifqe.cli import evaluate
 from kmifqe.estimators import PRESETS
 from kmifqe.store.checkpoints import SAVE_SECONDS
@@ -168,7 +168,7 @@ def test_fqe_alone_needs_no_behavior(kmifqe_command, tmp_path, npz, actor_path):
 def test_where_the_device_gives_out_the_data_moves_to_the_host(
     kmifqe_command, tmp_path, npz, actor_path, monkeypatch
 ):
-    real, places = api.fit, []
+    real, places = runner.fit, []
 
     def small_device(estimator, problem, **options):
         places.append(problem.is_on_host)
@@ -176,7 +176,7 @@ def test_where_the_device_gives_out_the_data_moves_to_the_host(
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")
         return real(estimator, problem.on_device(), **options)  # whose program is compiled already
 
-    monkeypatch.setattr(api, "fit", small_device)
+    monkeypatch.setattr(runner, "fit", small_device)
     done = kmifqe_command(
         "evaluate", npz, "--policy", actor_path, "--out", tmp_path / "run", "-e", "fqe", *FAST
     )
