@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
@@ -54,6 +59,39 @@ def test_rank_prints_the_order_and_writes_all_files(kmifqe_command, folder) -> N
         "rank", folder / "log.npz", "--policy", folder / "*.safetensors", "--out", out, *QUICK
     )
     assert (again.code, "holds a result already" in again.err) == (2, True)
+
+
+def test_a_killed_ranking_that_is_resumed_is_the_same_ranking(folder, kmifqe_command) -> None:
+    """SIGKILL leaves no time to save: what follows goes on from the last snapshot and ends with the same bits."""
+    given = [folder / "log.npz", "--policy", folder / "*.safetensors", "--save-seconds", "0", *QUICK]
+    given += ["--steps", "6000", "--seeds", "4"]
+    killed, whole = folder / "killed", folder / "whole"
+    command = [sys.executable, "-m", "kmifqe", "rank", *map(str, given), "--out", str(killed), "--resume"]
+    reached: set[str] = set()
+    for _ in range(2):
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ)
+        while process.poll() is None and not snapshots(killed) - reached:
+            time.sleep(0.02)
+        assert process.poll() is None, process.communicate()[1].decode()
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        assert snapshots(killed) - reached, "it came further than the one before"
+        reached |= snapshots(killed)
+    assert kmifqe_command("rank", *given, "--out", killed, "--resume").code == 0
+    assert kmifqe_command("rank", *given, "--out", whole).code == 0
+    found = [json.loads((out / "ranking.json").read_text(encoding="utf-8")) for out in (killed, whole)]
+    for part in ("ranking", "not_ranked", "differences"):
+        assert found[0][part] == found[1][part]
+    assert found[0]["ranking"] or found[0]["not_ranked"]
+
+
+def snapshots(run) -> set[str]:
+    """Return the snapshots and finished fits that a run directory holds."""
+    return {
+        str(path)
+        for path in run.rglob("*")
+        if path.suffix in (".safetensors", ".json") and path.parent != run
+    }
 
 
 def test_evaluate_points_to_rank_for_more_than_one_policy(kmifqe_command, folder) -> None:
