@@ -28,7 +28,9 @@ def test_demo_compares_estimators_with_the_truth(kmifqe_command, tmp_path, monke
     assert behavior["value"] < truth["value"] - 1
     assert result["references"]["behaviour"] == behavior["value"]
     assert f"{result['references']['truth']:.3f}" in done.out
-    assert result["question"]["behavior"] == "torques U, dummies U"  # who really collected the log
+    assert (
+        result["question"]["behavior"] == "uniform over all torques and dummies"
+    )  # who really collected the log
     for name in names:
         assert name in done.out
     assert {p.name for p in (tmp_path / "demo").iterdir()} == {

@@ -254,6 +254,8 @@ def test_help_teaches_with_an_example(kmifqe_command):
     assert done.code == 0
     assert "Example: kmifqe evaluate" in done.out
     assert "gaussian:POLICY:STD" in done.out
+    steps = next(line for line in done.out.splitlines() if "--steps" in line)
+    assert "--minutes" in steps  # not the paper's: without a preset the time decides
 
 
 def test_without_a_bootstrap_the_interval_is_read_from_the_features(

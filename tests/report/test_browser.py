@@ -235,6 +235,29 @@ def test_a_phone_needs_no_sideways_scroll(opened, page):
     assert opened.js("document.documentElement.clientWidth") == 360
 
 
+# Pairs of labels in the charts that touch, and reference lines that cross a row's name.
+TOUCHING = """[...document.querySelectorAll('.plot svg')].flatMap((chart) => {
+  const of = (selector) => [...chart.querySelectorAll(selector)];
+  const touch = (a, b) => { const p = a.getBoundingClientRect(), q = b.getBoundingClientRect();
+    return p.left < q.right - 1 && q.left < p.right - 1 && p.top < q.bottom - 2 && q.top < p.bottom - 2; };
+  const texts = of('text'), names = of('.row-name'), lines = of('line.reference');
+  const pairs = [...texts.flatMap((a, i) => texts.slice(i + 1).map((b) => [a, b])),
+    ...names.flatMap((a) => lines.map((b) => [a, b]))];
+  return pairs.filter(([a, b]) => touch(a, b)).map(([a, b]) => `${a.textContent} | ${b.textContent || 'line'}`);
+})"""
+
+
+def test_on_a_phone_no_label_lies_on_another_or_under_a_line(browser, tmp_path):
+    references = {"truth": -3.7, "behaviour": -3.72}  # side by side: their names have room in two tiers only
+    write_page([small_result(references=references)], tmp_path / "report.html")
+    browser.size(390, 844, mobile=True)
+    browser.open(tmp_path / "report.html")
+    assert browser.js("document.querySelectorAll('.plot svg .reference-name').length") >= 2
+    assert browser.js(TOUCHING) == []
+    ends = browser.js("[...document.querySelectorAll('nav a')].map(a => a.getBoundingClientRect().right)")
+    assert max(ends) <= 390  # every part can be reached without a swipe that nothing hints at
+
+
 def test_printing_draws_and_unfolds_everything(opened):
     assert opened.js("document.querySelector('.panel canvas')") is None  # not scrolled to yet
     pdf = opened.pdf()

@@ -3,18 +3,23 @@
 import base64
 import hashlib
 import html
+import io
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
+from rich.console import Console
 
 from kmifqe.errors import InputError
+from kmifqe.estimators.fit import Progress
 from kmifqe.estimators.registry import entry_named
 from kmifqe.report.page import render_page, write_page
 from kmifqe.report.result import Result
+from kmifqe.report.terminal import TerminalWatch, estimates_table
 from kmifqe.trust.landscape import write_landscape
 from kmifqe.trust.verdict import Verdict
 from report.small import (
@@ -107,7 +112,7 @@ def test_minus_signs_are_true_and_hyphens_stay():
 
 def test_the_worst_checks_come_first_and_passed_ones_are_folded():
     page = render_page([small_result()])
-    places = [page.index(line) for line in ("does not fit</p>", "as much as 40 rows</p>", "1 check passed")]
+    places = [page.index(line) for line in ("does not fit</p>", "40 effective rows</p>", "1 check passed")]
     assert places == sorted(places)
     assert "2 of 3 checks ask for attention." in page
     fine = render_page([small_result(checks=(small_check("drift", "ok"),))])
@@ -230,3 +235,21 @@ def test_hostile_text_leaves_no_tag_and_no_data_block():
     for block in re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', page):
         assert not set(block) & set("<>&\u2028")
         assert HOSTILE in json.dumps(json.loads(block), ensure_ascii=False).replace('\\"', '"')
+
+
+def test_a_number_has_one_name_in_the_terminal_the_page_and_the_glossary(tmp_path):
+    """An effective sample size was called ESS, an effective share, and rows' worth, in one output."""
+    table = Console(width=200, file=io.StringIO())
+    table.print(estimates_table([small_estimate("kmifqe", bootstrap=False)]))
+    watched = Console(width=200, file=io.StringIO())
+    values = np.array([1.0])
+    watch = TerminalWatch(watched)
+    watch.progress(Progress("kmifqe", 10, 20, 50.0, values, {"h": values, "ess": 12_320 * values}))
+    assert "effective rows 12,320" in watched.file.getvalue()
+    page = text_of(page_of(tmp_path))
+    glossary = (Path(__file__).parents[2] / "docs/concepts/glossary.md").read_text(encoding="utf-8")
+    for name in ("Effective rows", "Nearby rows"):
+        assert f"**{name}.**" in glossary
+    for text in (table.file.getvalue(), watched.file.getvalue(), page):
+        assert "effective rows" in text.lower()
+        assert not re.search(r"\bESS\b|sample size|effective share|rows' worth", text)

@@ -144,7 +144,11 @@ def evaluate(
     ] = None,
     steps: Annotated[
         int | None,
-        typer.Option(min=1, help="Training steps of every estimator.", show_default="the preset's"),
+        typer.Option(
+            min=1,
+            help="Training steps of every estimator.",
+            show_default="as many as --minutes allows; another --preset's own",
+        ),
     ] = None,
     minutes: Minutes = None,
     preset: Annotated[

@@ -63,10 +63,11 @@ class DemoConfig:
     @property
     def behavior_name(self) -> str:
         """Who collected the log, in a few words."""
-        gaussian = f"{1.0 - self.uniform_share:.1f} N(pendulum-behavior.safetensors, (0.5 a_max)²) + "
         share = self.uniform_share
-        torque = "U" if share == 1.0 else f"{gaussian}{share:.1f} U"
-        return f"torques {torque}, dummies U"
+        if share == 1.0:
+            return "uniform over all torques and dummies"
+        gaussian = "pendulum-behavior.safetensors with Gaussian noise of 0.5 half-ranges"
+        return f"{gaussian}, {share:.0%} of the torques and all dummies uniform"
 
 
 # The figures of the preset `small` have the demo's sizes with fewer steps and metrics, as a figure needs dozens of

@@ -80,7 +80,7 @@ def trajectories_figure(
 
 
 def bandwidth_figure(estimates: list[Estimate], rows: int) -> Figure | None:
-    """Return bandwidth and effective sample size against steps, or None if no estimator has them."""
+    """Return bandwidth and effective rows against steps, or None if no estimator has them."""
     from matplotlib.figure import Figure
 
     kernel = [estimate for estimate in estimates if "h" in estimate.infos]
@@ -93,7 +93,7 @@ def bandwidth_figure(estimates: list[Estimate], rows: int) -> Figure | None:
         left.plot(estimate.recorded_steps, estimate.infos["h"].mean(axis=1), **style)
         right.plot(estimate.recorded_steps, estimate.infos["ess"].mean(axis=1) / rows, **style)
     left.set_ylabel("bandwidth h, half action ranges")
-    right.set_ylabel("effective share of the rows")
+    right.set_ylabel("effective rows, share of all")
     right.set_ylim(bottom=0)
     left.legend(frameon=False, fontsize=9)
     for axes in (left, right):

@@ -68,7 +68,7 @@ def estimates_table(
     """Return one row for each of `estimates`; with a known `truth`, its error and the estimators ranked by it.
 
     `level` is that of the intervals, 0.95 by default. Estimates from bootstrapped seeds have an interval instead of
-    the spread that it is made from; to leave it room in 80 columns, bandwidth and effective sample size are then
+    the spread that it is made from; to leave it room in 80 columns, bandwidth and effective rows are then
     left to the report. Where some seeds diverged the row is about the others and its V̂ is starred. `verdicts`, by
     estimator, are a column where they are given.
     """
@@ -80,7 +80,9 @@ def estimates_table(
     infos = () if any(intervals) else _INFOS
     judged = () if verdicts is None else ("verdict",)
     for column in (*value, *extra, *(heading for _, heading, _ in infos), *judged, "time"):
-        table.add_column(column, justify="right", no_wrap=column not in ("discounted return", "verdict"))
+        table.add_column(
+            column, justify="right", no_wrap=column not in ("discounted return", "effective rows", "verdict")
+        )
     shown = [without_diverged(estimate) for estimate in estimates]
     errors = [abs(e.value - truth) if truth is not None else np.nan for e in shown]
     best = int(np.nanargmin(errors)) if np.isfinite(errors).any() else -1
@@ -112,7 +114,7 @@ def _between(interval: ConfidenceInterval | None) -> str:
     return f"{number(interval.low, size)} … {number(interval.high, size)}"
 
 
-_INFOS = (("h", "h", "{:.3f}"), ("ess", "ESS", "{:,.0f}"))
+_INFOS = (("h", "h", "{:.3f}"), ("ess", "effective rows", "{:,.0f}"))
 
 
 def _last(estimate: Estimate, name: str, pattern: str) -> str:
@@ -248,5 +250,8 @@ def _described(progress: Progress) -> str:
     elif finite.any():
         parts.append(f"V̂ {values[finite].mean():.3f} ({int((~finite).sum())} seeds without a value)")
     if "h" in progress.infos:
-        parts += [f"h {np.mean(progress.infos['h']):.3f}", f"ESS {np.mean(progress.infos['ess']):,.0f}"]
+        parts += [
+            f"h {np.mean(progress.infos['h']):.3f}",
+            f"effective rows {np.mean(progress.infos['ess']):,.0f}",
+        ]
     return "  ".join(parts)

@@ -14,6 +14,19 @@ function lineSample(estimator) {
     svg('line', { x1: 0, x2: 22, y1: 4, y2: 4, 'stroke-dasharray': dashOf(estimator) }));
 }
 
+// Labels above vertical lines, moved up a tier where they would lie on another: [{...label, x, tier}], left to right.
+function inTiers(labels, width) {
+  const ends = [];
+  return [...labels].sort((a, b) => a.at - b.at).map((label) => {
+    const half = 3.6 * label.label.length;  // pixels, at 12 px a letter
+    const x = Math.min(Math.max(label.at, half), width - half);
+    let tier = ends.findIndex((end) => end < x - half);
+    if (tier < 0) tier = ends.length;
+    ends[tier] = x + half + 6;
+    return { ...label, x, tier };
+  });
+}
+
 // One row for each: dot, interval, seeds; `references` are values known otherwise.
 function valuesChart(host, readout, rows, references) {
   const named = (row) => row.label || nameOf(row.name);
@@ -29,18 +42,22 @@ function valuesChart(host, readout, rows, references) {
     const low = Math.min(...numbers), high = Math.max(...numbers), margin = 0.06 * (high - low) || 0.5;
     const x = scale(low - margin, high + margin, box.left, box.right);
     const nice = niceTicks(low - margin, high + margin, width / 110);
+    const labels = inTiers(references.map((r) => ({ ...r, at: x(r.value) })), width);
+    box.top += 14 * Math.max(0, ...labels.map((label) => label.tier));
     const root = canvasOf(width, height, `${host.dataset.label}. ${lines.join('; ')}.`);
     drawAxes(root, box, { scale: x, ticks: nice.ticks, text: (t) => tickText(t, nice), label: 'V̂, value per step' }, { ticks: [] });
-    const labels = references.map((r) => ({ ...r, at: x(r.value) })).sort((a, b) => a.at - b.at);
-    labels.forEach((reference, i) => {
-      const crowded = i > 0 && reference.at - labels[i - 1].at < 70;
-      root.append(svg('line', { x1: reference.at, x2: reference.at, y1: box.top - 6, y2: box.bottom, class: 'reference' }));
-      root.append(svg('text', { x: reference.at, y: box.top - 10, class: 'reference-name',
-        'text-anchor': crowded || reference.at < 40 ? 'start' : reference.at > width - 60 ? 'end' : 'middle' }, reference.label));
-    });
     const step = (box.bottom - box.top) / rows.length;
+    const middle = (i) => box.top + (i + (narrow ? 0.68 : 0.5)) * step;
+    for (const reference of labels) {
+      // On a phone a row's name stands above its bar: the line leaves it out.
+      const beside = rows.map((_, i) => [middle(i) - 8, middle(i) + 10]);
+      const spans = narrow ? [[box.top - 6, box.top + 4], ...beside] : [[box.top - 6, box.bottom]];
+      for (const [y1, y2] of spans) root.append(svg('line', { x1: reference.at, x2: reference.at, y1, y2, class: 'reference' }));
+      root.append(svg('text', { x: reference.x, y: box.top - 10 - 14 * reference.tier, class: 'reference-name', 'text-anchor': 'middle' },
+        reference.label));
+    }
     rows.forEach((row, i) => {
-      const y = box.top + (i + (narrow ? 0.68 : 0.5)) * step;
+      const y = middle(i);
       const text = named(row);
       const most = narrow ? 40 : 24;
       root.append(svg('text', { x: narrow ? box.left : box.left - 14, y: narrow ? y - 12 : y + 4, class: 'row-name',
@@ -120,18 +137,21 @@ function lineChart(host, controls, readout, series, options) {
       { scale: x, ticks: width < 480 ? [0, 0.5, 1] : [0, 0.25, 0.5, 0.75, 1], text: (t) => `${100 * t} %`, label: 'share of the steps' },
       { scale: y, ticks: nice.ticks, text: (t) => tickText(t, nice), label: options.label });
     const marks = svg('g', { 'clip-path': `url(#${clip})` });
-    for (const reference of references) {
-      const at = y(reference.value);
-      marks.append(svg('line', { x1: box.left, x2: box.right, y1: at, y2: at, class: 'reference' }));
-      marks.append(svg('text', { x: box.right - 4, y: at - 5, 'text-anchor': 'end', class: 'reference-name' }, reference.label));
-    }
+    const names = svg('g', { 'clip-path': `url(#${clip})` });  // above all lines, which would cross them
+    const ordered = references.map((r) => ({ ...r, at: y(r.value) })).sort((a, b) => a.at - b.at);
+    ordered.forEach((reference, i) => {
+      const below = i > 0 && reference.at - ordered[i - 1].at < 16;
+      marks.append(svg('line', { x1: box.left, x2: box.right, y1: reference.at, y2: reference.at, class: 'reference' }));
+      names.append(svg('text', { x: box.right - 4, y: reference.at + (below ? 14 : -5), 'text-anchor': 'end', class: 'reference-name' },
+        reference.label));
+    });
     for (const s of visible) {
       const group = svg('g', { class: classOf(s.name) });
       if (seedsShown && s.seeds.length > 1) for (const seed of s.seeds) group.append(svg('path', { d: pathOf(s.x, seed, x, y), class: 'thin' }));
       group.append(svg('path', { d: pathOf(s.x, s.mean, x, y), class: 'thick', 'stroke-dasharray': dashOf(s.name) }));
       marks.append(group);
     }
-    root.append(marks);
+    root.append(marks, names);
     const focused = host.contains(document.activeElement);
     attachProbe(root, box, {
       count: 101, start: () => position, moved: (p) => { position = p; }, at: (p) => x(p / 100),

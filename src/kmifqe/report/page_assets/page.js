@@ -15,7 +15,7 @@ function wireRun(article) {
     lineChart(...places('bandwidth'), seriesOf(numbers.estimates, 'h', 1), { label: 'bandwidth h', show: shown, floor: 0, whole: true });
   }
   if (has('ess')) {
-    lineChart(...places('ess'), seriesOf(numbers.estimates, 'ess', numbers.rows || 1), { label: 'effective share', show: percent, floor: 0, whole: true });
+    lineChart(...places('ess'), seriesOf(numbers.estimates, 'ess', numbers.rows || 1), { label: 'effective rows, share of all', show: percent, floor: 0, whole: true });
   }
   if (has('weights')) wireWeights(places('weights'), numbers.weights);
   if (has('overlap')) wireOverlap(places('overlap'), numbers.overlap);

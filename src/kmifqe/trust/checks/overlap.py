@@ -178,7 +178,7 @@ def root_mean_square(whitened: np.ndarray) -> np.ndarray:
 
 
 def _nearby_rows(problem: Problem, near: NextActions) -> float:
-    """Return how many rows' worth of logged actions lie near the target's: an effective sample size.
+    """Return the nearby rows: effective rows of a kernel around the target's actions.
 
     The weights are those of a kernel of the reference bandwidth over a Gaussian with the residuals' mean and
     covariance, so no density need be given. The kernel is narrower than that Gaussian, or it would weigh its tails.
@@ -281,7 +281,8 @@ def _nearby(facts: OverlapFacts) -> Check:
     # A density knows better than a Gaussian around a regression, which is all that there is without one.
     rows = facts.nearby_rows if facts.overlap_rows is None else facts.overlap_rows
     finding = (
-        f"Logged actions within a fifth of half the range of the target's are worth {digits(rows)} rows."
+        f"The log holds {digits(rows)} nearby rows: effective rows within a fifth of half the action range of the "
+        "target's actions, whatever bandwidth an estimator uses."
     )
     advice = "Log more rows near the target's actions, or compare V̂ with a few trials of the target policy."
     return NEARBY.check("nearby_rows", rows, finding, advice, shown=digits)

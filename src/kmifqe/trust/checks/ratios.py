@@ -39,14 +39,12 @@ def ratio_checks(estimate: Estimate, rows: int) -> list[Check]:
     found = []
     if "effective_rows" in last:
         effective = last["effective_rows"]
-        finding = (
-            f"The weights leave as much as {digits(effective)} of {rows:,} rows (effective sample size)."
-        )
+        finding = f"The weights leave {digits(effective)} effective rows of {rows:,}."
         advice = "Log more rows with the target policy, or judge a target nearer to the logged one."
         found.append(ROWS.check("effective_rows", effective, finding, advice, shown="{:.0f}".format))
     if "effective_episodes" in last:
         effective = last["effective_episodes"]
-        finding = f"The weights leave as much as {digits(effective)} of {estimate.episodes:,} episodes."
+        finding = f"The weights leave {digits(effective)} effective episodes of {estimate.episodes:,}."
         advice = (
             "Use an estimator without products of ratios (fqe, kmifqe), or log more episodes near the target."
         )

@@ -263,7 +263,7 @@ def _flat_weights(estimate: Estimate, weights: WeightFacts) -> list[Check]:
 
 def _rows(facts: WeightFacts) -> Check:
     rows = facts.raw_effective_rows
-    finding = f"The weights leave as much as {digits(rows)} of {facts.rows:,} rows (effective sample size)."
+    finding = f"Before the clip, the weights leave {digits(rows)} effective rows of {facts.rows:,}."
     advice = "Log more rows near the target's actions; a larger bandwidth uses more rows at the price of more bias."
     return ROWS.check("effective_rows", rows, finding, advice, shown="{:.0f}".format)
 
