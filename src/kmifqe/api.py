@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from os import PathLike
@@ -86,6 +86,7 @@ def evaluate(
     cache: bool = True,
     ray: str | None = None,
     ray_blocks: int = 1,
+    references: Mapping[str, float] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     watch: Watch | None = None,
     stop_asked: Callable[[], bool] = lambda: False,
@@ -127,6 +128,7 @@ def evaluate(
             default, trains them in this process (docs/guides/clusters.md). The result is the same.
         ray_blocks: into how many tasks the networks of an estimator are divided on a cluster; by default 1. More than
             one may change the last bits, because products of other sizes are rounded in another way.
+        references: values that are known otherwise, for instance {"truth": -3.1}; figures show them as lines.
         on_progress: called after every record of a fit, for instance with a logger of `report.loggers`.
         watch: hears sentences and progress; by default they are shown where stderr is a terminal, or in a notebook.
         stop_asked: asked between blocks of steps; True saves and raises `store.Interrupted`.
@@ -190,6 +192,7 @@ def evaluate(
             on_progress=on_progress,
             watch=watch,
             logged_returns=returns,
+            references=dict(references or {}),
             command=command,
             behavior_fit=fit_report,
             shared=Shared(),
@@ -522,6 +525,7 @@ NOT_RESUMED = (
     "cache",
     "ray",
     "ray_blocks",
+    "references",
     "on_progress",
     "watch",
     "stop_asked",

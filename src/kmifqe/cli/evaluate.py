@@ -16,7 +16,7 @@ from rich.markup import escape
 from typer.core import TyperCommand
 
 from kmifqe.cli.dataset import Data, MaxEpisodeSteps, NoCache
-from kmifqe.cli.session import Interrupts, check_memory_limit, keep_compiled_programs
+from kmifqe.cli.session import Interrupts, check_memory_limit, keep_compiled_programs, print_result, written
 from kmifqe.errors import InputError, listed, printable, shown
 
 if TYPE_CHECKING:
@@ -332,9 +332,7 @@ def _run(
     """Evaluate, print what came out, or say how to go on where the run was stopped."""
     check_memory_limit()
     from kmifqe.api import evaluate
-    from kmifqe.report.page import REPORT
-    from kmifqe.report.result import RESULT
-    from kmifqe.report.terminal import TerminalWatch, estimates_table, headline, verdict_lines
+    from kmifqe.report.terminal import TerminalWatch
     from kmifqe.store import Interrupted
 
     console = Console(stderr=True)
@@ -358,14 +356,8 @@ def _run(
             _say_what_is_there(stopped, console)
         _say_how_to_go_on(out, console)
         raise typer.Exit(interrupts.exit_code) from None
-    output = Console()
-    for sentence in headline(result):
-        output.print(escape(printable(sentence)), highlight=False, soft_wrap=True)
-    output.print(estimates_table(result.estimates, level=options["level"], verdicts=result.verdicts))
-    for line in verdict_lines(result.verdicts):
-        console.print(line, highlight=False, soft_wrap=True)
-    written = " and ".join(str(out / name) for name in (RESULT, REPORT) if (out / name).exists())
-    console.print(f"written: {escape(printable(written))}", highlight=False, soft_wrap=True)
+    print_result(result, Console(), console)
+    console.print(written(out), highlight=False, soft_wrap=True)
     if fail_on is not None and result.verdict.word in FAILS[fail_on]:
         raise typer.Exit(FAILED)
 

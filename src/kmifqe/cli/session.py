@@ -1,4 +1,4 @@
-"""What long-running commands share: Ctrl-C that saves first, and compiled programs that are kept between runs."""
+"""What long-running commands share: Ctrl-C that saves first, compiled programs that are kept, what they print."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import warnings
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -20,6 +20,9 @@ from rich.markup import escape
 from kmifqe.errors import InputError, printable
 from kmifqe.io.cache import COMPILED, cache_folder, make_private, refuse_shared
 from kmifqe.io.format import size
+
+if TYPE_CHECKING:
+    from kmifqe.report.result import Result
 
 try:
     import resource
@@ -33,6 +36,33 @@ LEAST_ADDRESS_SPACE = 2**31
 THREAD_ADDRESS_SPACE = 2**26  # bytes for each core: the stacks and the arenas of its threads
 DAMAGED_PROGRAM = re.compile(r"Error reading persistent compilation cache entry for '([^']+)'")  # JAX's words
 CACHE_VARIABLE = "JAX_COMPILATION_CACHE_DIR"  # JAX's own: a user's choice of folder, or "" for none
+
+
+def print_result(
+    result: Result, output: Console, reasons: Console | None = None, *, truth: float | None = None
+) -> None:
+    """Print the headline and the table of a `result` to `output`, and why it was judged so to `reasons`.
+
+    `reasons` is `output` by default; with a known `truth` the table has errors.
+    """
+    from kmifqe.report.terminal import estimates_table, headline, verdict_lines
+    from kmifqe.trust.interval import LEVEL
+
+    for sentence in headline(result):
+        output.print(escape(printable(sentence)), highlight=False, soft_wrap=True)
+    level = LEVEL if result.interval is None else result.interval.level
+    output.print(estimates_table(result.estimates, truth, level=level, verdicts=result.verdicts))
+    for line in verdict_lines(result.verdicts):
+        (reasons or output).print(line, highlight=False, soft_wrap=True)
+
+
+def written(out: Path) -> str:
+    """Return the line that says which files a run has left in `out`."""
+    from kmifqe.report.page import REPORT
+    from kmifqe.report.result import RESULT
+
+    files = " and ".join(str(out / name) for name in (RESULT, REPORT) if (out / name).exists())
+    return f"written: {escape(printable(files))}"
 
 
 def keep_compiled_programs() -> None:

@@ -43,8 +43,8 @@ DUMMY_STREAM = 1  # keeps the dummies' random numbers apart from those of other 
 
 
 @dataclass(frozen=True)
-class DemoConfig:
-    """Sizes of the demo. The paper's (0.5 M rows, 256 units, 2 M steps) need a GPU; these need two cores."""
+class SmallSizes:
+    """Sizes of the preset `small`, whose figures need dozens of fits on two cores. The paper's need a GPU."""
 
     dummies: int = 2  # the metric's gain is clear of the noise; more dummies cost more time
     rows: int = 60_000
@@ -52,27 +52,16 @@ class DemoConfig:
         1.0  # torques drawn uniformly; see docs/evidence/demo.md for the paper's mixture (0.2)
     )
     hidden: int = 64
-    steps: int = 8_000
-    target_period: int = 80  # γ^(8,000/80) < 1 %: the copies have converged
+    steps: int = 5_000
+    target_period: int = 50  # 0.95^100 < 1 %: the copies of the target network have converged
     learning_rate: float = 3e-3  # falls to a hundredth: so few steps must fit as well as the paper's many
     clip: float = 10.0  # the paper's 2 costs a third more bias on such a log (docs/evidence/demo.md)
-    fqe_steps: int = 30_000
+    fqe_steps: int = 20_000
     sr_dice_stages: tuple[int, int, int] = (2_000, 6_000, 12_000)
     sr_dice_learning_rate: float = 1e-3  # three times the paper's, for a twentieth of its steps
 
-    @property
-    def behavior_name(self) -> str:
-        """Who collected the log, in a few words."""
-        share = self.uniform_share
-        if share == 1.0:
-            return "uniform over all torques and dummies"
-        gaussian = "pendulum-behavior.safetensors with Gaussian noise of 0.5 half-ranges"
-        return f"{gaussian}, {share:.0%} of the torques and all dummies uniform"
 
-
-# The figures of the preset `small` have the demo's sizes with fewer steps and metrics, as a figure needs dozens of
-# fits. 100 copies of the target network leave 0.95^100 < 1 % of the start.
-SMALL = DemoConfig(steps=5_000, target_period=50, fqe_steps=20_000)
+SMALL = SmallSizes()
 SMALL_METRIC_PERIOD = 4
 
 
@@ -97,6 +86,7 @@ class ShiftedLog:
 
 
 Log = MixtureLog | ShiftedLog
+DEMO = MixtureLog(dummies=2, rows=60_000, uniform_share=1.0)  # docs/evidence/demo.md says why
 
 
 class Trial(NamedTuple):
@@ -110,29 +100,25 @@ class Trial(NamedTuple):
 
 
 class DemoProblem(NamedTuple):
-    """The demo's log, what the estimators see of it, and what they should say."""
+    """The demo's log, the two policies, and what should be found."""
 
-    transitions: Transitions
-    problem: Problem
+    trial: Trial
     truth: TrueValue  # of the target policy, over the population of first states
-    logged_truth: float  # over the logged first states
-    behavior_value: TrueValue
+    behavior_value: TrueValue  # of the policy that collected the log
 
 
-def demo_problem(config: DemoConfig, seed: int) -> DemoProblem:
-    """Collect the log with the shipped behaviour, and measure the truth by rolling the target out."""
-    trial = make_trial(MixtureLog(config.dummies, config.rows, config.uniform_share), seed)
+def demo_problem(log: MixtureLog, seed: int) -> DemoProblem:
+    """Collect the log with the shipped behaviour, and measure both policies' values by rolling them out."""
+    trial = make_trial(log, seed)
     return DemoProblem(
-        transitions=trial.transitions,
-        problem=trial.problem,
+        trial=trial,
         truth=true_value(seed, trial.target, GAMMA, DEMO_TRUTH_EPISODES),
-        logged_truth=trial.truth,
         behavior_value=true_value(seed, trial.behavior, GAMMA, DEMO_TRUTH_EPISODES),  # type: ignore[arg-type]
     )
 
 
-def demo_estimators(config: DemoConfig) -> list[tuple[Estimator, int]]:
-    """Return the four estimators as the paper has them, but for their sizes, with their steps."""
+def small_estimators(config: SmallSizes = SMALL) -> list[tuple[Estimator, int]]:
+    """Return the paper's four estimators in the sizes of the preset `small`, with their steps."""
     learned = KMIFQEConfig(
         hidden=config.hidden,
         batch=256,
@@ -158,17 +144,17 @@ def demo_estimators(config: DemoConfig) -> list[tuple[Estimator, int]]:
 
 
 def mixture_log(preset: Preset, dummies: int) -> MixtureLog:
-    """Return the log of a preset: the paper's, or the demo's (uniform torques) for `small`."""
+    """Return the log of a preset: the paper's, or one of uniform torques for `small`."""
     if preset.name == "small":
         return MixtureLog(dummies, SMALL.rows, SMALL.uniform_share)
     return MixtureLog(dummies, preset.rows["pendulum"], uniform_share=0.2)
 
 
 def run_of(method: str, preset: Preset) -> Run:
-    """Return the estimator and steps of a preset: for `small` nearly the demo's, which were tried at that size."""
+    """Return the estimator and steps of a preset: those that were tried at that size for `small`."""
     if preset.name != "small":
         return preset.run_of(method, "pendulum")
-    estimator, steps = next(run for run in demo_estimators(SMALL) if run[0].name == method)
+    estimator, steps = next(run for run in small_estimators() if run[0].name == method)
     if isinstance(estimator.config, KMIFQEConfig):
         estimator = make_kmifqe(replace(estimator.config, metric_period=SMALL_METRIC_PERIOD))
     return Run(estimator, steps)

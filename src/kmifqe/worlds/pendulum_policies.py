@@ -95,6 +95,14 @@ class PendulumBehavior:
             raise InputError(f"uniform_share is {self.uniform_share}; expected a share between 0 and 1")
 
     @property
+    def name(self) -> str:
+        """What draws the actions, in a few words."""
+        if self.uniform_share == 1.0:
+            return "uniform over all torques and dummies"
+        gaussian = f"{self.policy.name} with Gaussian noise of {self.std:g} half-ranges"
+        return f"{gaussian}, {self.uniform_share:.0%} of the torques and all dummies uniform"
+
+    @property
     def action_dim(self) -> int:
         """d, the width of an action with its dummies."""
         return 1 + self.n_dummies
