@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from kmifqe.cli.config import Config
 from kmifqe.cli.session import check_memory_limit, keep_compiled_programs
 from kmifqe.errors import printable
 
@@ -22,6 +23,7 @@ def demo(
     seeds: Annotated[int, typer.Option(min=1, help="Seeds per estimator, trained side by side.")] = 4,
     seed: Annotated[int, typer.Option(help="Of the log that is collected.")] = 0,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier run in the directory.")] = False,
+    config_file: Config = None,
 ) -> None:
     """Collect a Pendulum log, judge a better policy from it with four estimators, and compare with the truth.
 

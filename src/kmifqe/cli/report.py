@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from kmifqe.cli.config import Config
 from kmifqe.errors import InputError, printable
 from kmifqe.io.serialize import read_json
 
@@ -39,6 +40,7 @@ def report(
         bool, typer.Option("--force", help="Replace a file that no `kmifqe` command has written.")
     ] = False,
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    config_file: Config = None,
 ) -> None:
     """Write one self-contained HTML page: the value, how far to believe it, and everything behind it.
 
