@@ -15,7 +15,7 @@ $(VENV)/.installed: pyproject.toml
 	touch $@
 
 $(VENV)/.test-installed: $(VENV)/.installed requirements-test.txt
-	$(BIN)/python -m pip install --quiet --editable '.[dev,minari,parquet,mujoco,onnx,frames,tensorboard,ray,docs]' --requirement requirements-test.txt
+	$(BIN)/python -m pip install --quiet --editable '.[dev,minari,parquet,mujoco,onnx,frames,tensorboard,wandb,mlflow,ray,docs]' --requirement requirements-test.txt
 	sh tools/install_chromium.sh
 	touch $@
 
