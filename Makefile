@@ -27,7 +27,7 @@ check: test-setup
 	$(BIN)/ruff check src tests benchmarks
 	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/mypy
-	$(BIN)/codespell README.md docs src tests tools benchmarks mkdocs.yml
+	$(BIN)/codespell README.md CHANGELOG.md CONTRIBUTING.md docs src tests tools benchmarks mkdocs.yml
 
 # Every page, every link and every anchor inside the site; a warning is an error. mkdocs.yml says what is built.
 docs: test-setup

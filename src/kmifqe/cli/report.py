@@ -85,16 +85,8 @@ def report(
         raise InputError(
             f"{page}: exists and is no report of kmifqe; choose another file with --out, or --force to replace it"
         )
-    wanted = [
-        (option, path, write)
-        for option, path, write in (
-            ("--csv", csv, tables.write_results_csv),
-            ("--latex", latex, tables.write_results_latex),
-        )
-        if path is not None
-    ]
-    for option, path, _ in wanted:
-        if os.path.lexists(path) and not force and not tables.is_results_table(path):
+    for option, path in (("--csv", csv), ("--latex", latex)):
+        if path is not None and os.path.lexists(path) and not force and not tables.is_results_table(path):
             raise InputError(
                 f"{path}: exists and is no table of `kmifqe report`; choose another file with {option}, or --force "
                 "to replace it"
@@ -104,9 +96,12 @@ def report(
     if page.name == REPORT:
         list_file(page.parent, REPORT)
     _say_written(page, f" ({page.stat().st_size / 1e6:.1f} MB)")
-    for _, path, write in wanted:
-        write(path, run_names(results, folders), results)
-        _say_written(path)
+    if csv is not None:
+        tables.write_results_csv(csv, [str(run) for run in runs], results)
+        _say_written(csv)
+    if latex is not None:
+        tables.write_results_latex(latex, run_names(results, folders), results)
+        _say_written(latex)
     if open_page and not webbrowser.open(page.resolve().as_uri()):
         sentence = f"no browser was found; open {escape(printable(str(page)))} yourself"
         Console(stderr=True).print(sentence, highlight=False)
