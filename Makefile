@@ -15,7 +15,7 @@ $(VENV)/.installed: pyproject.toml
 	touch $@
 
 $(VENV)/.test-installed: $(VENV)/.installed requirements-test.txt
-	$(BIN)/python -m pip install --quiet --editable '.[dev,minari,parquet,mujoco,onnx,frames,tensorboard,ray,docs]' --requirement requirements-test.txt
+	$(BIN)/python -m pip install --quiet --editable '.[dev,minari,parquet,mujoco,onnx,frames,tensorboard,wandb,mlflow,ray,docs]' --requirement requirements-test.txt
 	sh tools/install_chromium.sh
 	touch $@
 
@@ -27,7 +27,7 @@ check: test-setup
 	$(BIN)/ruff check src tests benchmarks
 	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/mypy
-	$(BIN)/codespell README.md docs src tests tools benchmarks mkdocs.yml
+	$(BIN)/codespell README.md CHANGELOG.md CONTRIBUTING.md docs src tests tools benchmarks mkdocs.yml
 
 # Every page, every link and every anchor inside the site; a warning is an error. mkdocs.yml says what is built.
 docs: test-setup

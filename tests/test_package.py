@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from hashlib import sha256
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 import kmifqe
@@ -77,7 +82,8 @@ def test_the_sdist_holds_what_building_and_testing_need(built: list[Path]) -> No
     with tarfile.open(sdist) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames()}
     assert {"pyproject.toml", "README.md", "LICENSE", "Makefile", "requirements-test.txt"} <= names
-    assert {"tests/test_package.py", "tools/check_versions.sh"} <= names
+    assert {"tests/test_package.py", "tools/check_versions.sh", "docker/cpu.Dockerfile"} <= names
+    assert {"CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", ".github/workflows/ci.yml"} <= names
     assert not any(".venv" in name or "__pycache__" in name for name in names)
 
 
@@ -92,13 +98,73 @@ def test_the_wheel_works_away_from_the_checkout(unpacked: Path, tmp_path: Path) 
     )
     told = python("-c", script, cwd=tmp_path, PYTHONPATH=str(unpacked)).stdout
     assert Path(told.strip()) == unpacked / "kmifqe"
-    help_text = python("-m", "kmifqe", "--help", cwd=tmp_path, PYTHONPATH=str(unpacked)).stdout
-    assert "evaluate" in help_text
+    installed = {"cwd": tmp_path, "PYTHONPATH": str(unpacked), "KMIFQE_CACHE_GIB": "0"}
+    assert python("-m", "kmifqe", "--version", **installed).stdout == f"kmifqe {kmifqe.__version__}\n"
+    python("-m", "kmifqe", "example", **installed)
+    sizes = [
+        "-e",
+        "fqe",
+        "--seeds",
+        "2",
+        "--steps",
+        "20",
+        "--set",
+        "hidden=8",
+        "--set",
+        "batch=16",
+        "--gamma",
+        "0.5",
+    ]
+    asked = ("evaluate", "log.npz", "--policy", "policy.safetensors", "--out", "run", *sizes)
+    assert "per step" in python("-m", "kmifqe", *asked, **installed).stdout
+    schema = json.loads((unpacked / "kmifqe" / "report" / "result.schema.json").read_text(encoding="utf-8"))
+    jsonschema.validate(json.loads((tmp_path / "run" / "result.json").read_text(encoding="utf-8")), schema)
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "</html>" in page
+    assert f"version = {{{kmifqe.__version__}}}" in page
 
 
-def test_the_version_is_stated_once(unpacked: Path) -> None:
+def test_the_version_is_the_same_everywhere(unpacked: Path) -> None:
     (metadata,) = unpacked.glob("*.dist-info/METADATA")
     assert f"\nVersion: {kmifqe.__version__}\n" in metadata.read_text(encoding="utf-8")
+    assert f"\nversion: {kmifqe.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\n## {kmifqe.__version__} - 2" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_the_entry_point_is_the_command(unpacked: Path) -> None:
+    (points,) = unpacked.glob("*.dist-info/entry_points.txt")
+    assert "kmifqe = kmifqe.cli:main" in points.read_text(encoding="utf-8").splitlines()
+
+
+def test_every_command_of_the_workflow_is_one_of_the_repositorys() -> None:
+    yaml = pytest.importorskip("yaml")
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
+    steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
+    commands = [step["run"] for step in steps if "run" in step]
+    targets = {command.split()[1] for command in commands if command.startswith("make ")}
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert targets == {"check", "test", "docs"}
+    assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
+    named = [word for command in commands for word in command.split() if "/" in word]
+    assert {"tools/check_build.sh", "docker/cpu.Dockerfile"} <= set(named)
+    assert all((ROOT / name).is_file() for name in named)
+    supported = set(re.findall(r"Python :: (3\.\d+)", (ROOT / "pyproject.toml").read_text(encoding="utf-8")))
+    assert set(workflow["jobs"]["test"]["strategy"]["matrix"]["python"]) == supported
+
+
+@pytest.mark.parametrize("name", ["cpu", "cuda"])
+def test_the_docker_files_are_linted_and_pull_no_torch(name: str) -> None:
+    path = ROOT / "docker" / f"{name}.Dockerfile"
+    extras = re.search(r"^ARG EXTRAS=(\S+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    assert extras is not None
+    offered = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    packages = [each for extra in extras[1].split(",") for each in offered["optional-dependencies"][extra]]
+    assert not [each for each in packages if each.startswith("torch")]
+    linter = shutil.which("hadolint", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    if linter is None:
+        pytest.skip("no hadolint; the extra dev installs it")
+    done = subprocess.run([linter, str(path)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout
 
 
 IMPORT = """

@@ -4,7 +4,8 @@
 #
 #   tools/check_build.sh
 #
-# PYTHON chooses the interpreter. Everything happens in a temporary folder; the checkout is only read.
+# PYTHON chooses the interpreter. Everything happens in a temporary folder; the checkout is only read. KEEP names a folder
+# that gets the two archives when all is well.
 set -euo pipefail
 
 PYTHON=${PYTHON:-python3}
@@ -33,11 +34,20 @@ for file in "$scratch"/first/*; do
 done
 echo "two builds: the same bytes"
 
+here=$PWD
 cd "$scratch"
 for file in "$scratch"/first/*; do
   "$uv" venv --quiet --clear --python "$PYTHON" "$scratch/alone"
   "$uv" pip install --quiet --python "$scratch/alone/bin/python" "$file"
-  "$scratch/alone/bin/kmifqe" --help >/dev/null
+  rm -rf "$scratch/empty" && mkdir "$scratch/empty"
+  (
+    cd "$scratch/empty"
+    kmifqe=$scratch/alone/bin/kmifqe
+    "$kmifqe" --version
+    "$kmifqe" example >/dev/null
+    "$kmifqe" evaluate log.npz --policy policy.safetensors -e fqe --set hidden=16 --seeds 2 --steps 200 --out run >/dev/null
+    "$kmifqe" report run --out page.html --csv table.csv --latex table.tex
+  )
   "$scratch/alone/bin/python" - <<'PYTHON_CODE'
 from importlib.util import find_spec
 from pathlib import Path
@@ -57,3 +67,6 @@ for actor in actors:
 print(f"installed alone: {folder.name} {kmifqe.__version__}, {len(actors)} shipped actors load")
 PYTHON_CODE
 done
+if [ -n "${KEEP:-}" ]; then
+  cd "$here" && mkdir -p "$KEEP" && cp "$scratch"/first/*.whl "$scratch"/first/*.tar.gz "$KEEP"
+fi

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kmifqe.report.ranking import Ranking
     from kmifqe.report.result import Result
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Estimate",

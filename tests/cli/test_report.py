@@ -1,5 +1,6 @@
 """`kmifqe report`: where the page goes, and what a wrong path says."""
 
+import csv
 import json
 import os
 import subprocess
@@ -9,6 +10,7 @@ import webbrowser
 import pytest
 from msgspec import structs
 
+from kmifqe.report.result import Result
 from kmifqe.store.manifest import Manifest, read_manifest, write_manifest
 from report.small import small_run
 
@@ -100,6 +102,34 @@ def test_experiment_records_are_rendered_instead(kmifqe_command, tmp_path, monke
     assert outcome.code == 0
     assert asked == [(tmp_path, tmp_path / "smoke" / "rendered", "smoke")]
     assert "tables.md" in outcome.out
+
+
+def test_tables_hold_every_estimator_of_every_run(kmifqe_command, tmp_path):
+    runs = [small_run(tmp_path / name) for name in ("first_run", "second")]
+    written = ("--out", tmp_path / "a.html", "--csv", tmp_path / "a.csv", "--latex", tmp_path / "a.tex")
+    assert kmifqe_command("report", *runs, *written).code == 0
+    with (tmp_path / "a.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    result = Result.load(runs[0])
+    assert [row["estimator"] for row in rows] == 2 * [estimate.estimator for estimate in result.estimates]
+    assert {row["run"] for row in rows} == set(map(str, runs))
+    for row, estimate in zip(rows, result.estimates):
+        interval = result.intervals[estimate.estimator]
+        assert float(row["value"]) == estimate.value
+        assert (row["low"], row["high"]) == (
+            ("", "") if interval is None else (str(interval.low), str(interval.high))
+        )
+        assert row["verdict"] == result.verdicts[estimate.estimator].word
+    text = (tmp_path / "a.tex").read_text(encoding="utf-8")
+    assert r"first\_run: actor.npz & kmifqe & $-3.790$ & $-3.950$ to $-3.620$ & do not use \\" in text
+    assert text.count(r"\midrule") == 2
+    assert text.count(" & ") == 4 * (1 + len(rows))
+    assert kmifqe_command("report", *runs, *written).code == 0  # tables of ours are made again unasked
+    for name in ("a.csv", "a.tex"):
+        (tmp_path / name).write_text("mine")
+        refused = kmifqe_command("report", *runs, *written)
+        assert (refused.code, (tmp_path / name).read_text()) == (2, "mine")
+        assert kmifqe_command("report", *runs, *written, "--force").code == 0
 
 
 def test_no_device_is_started(tmp_path):

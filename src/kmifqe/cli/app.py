@@ -7,12 +7,13 @@ import os
 import re
 import sys
 import warnings
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
+from kmifqe import __version__
 from kmifqe.cli import (
     cache,
     dataset,
@@ -29,9 +30,25 @@ from kmifqe.cli import (
 from kmifqe.errors import InputError, printable, shown
 from kmifqe.io.cache import CacheWarning
 
+
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"kmifqe {__version__}")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version),
+    ] = False,
+) -> None:
+    """What is this continuous-action policy worth, judged only from logs of another controller?"""
+
+
 app = typer.Typer(
     name="kmifqe",
-    help="What is this continuous-action policy worth, judged only from logs of another controller?",
+    callback=_root,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
@@ -11,13 +11,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
+from kmifqe.cli.config import Config
 from kmifqe.errors import printable
 from kmifqe.io.format import number
 from kmifqe.io.logs.load import load_dataset
 from kmifqe.io.logs.save import refuse_target, save_dataset
-from kmifqe.io.logs.summary import DatasetSummary, Spread, inspect
 from kmifqe.io.serialize import to_json
 from kmifqe.mdp.transitions import Transitions
+
+if TYPE_CHECKING:
+    from kmifqe.io.logs.summary import DatasetSummary, Spread
 
 app = typer.Typer(help="Look at a log before trusting it, and change its format.", no_args_is_help=True)
 
@@ -58,11 +61,14 @@ def _inspect(
         float, typer.Option(min=0.0, max=0.999999, help="Discount of the logged controller's value.")
     ] = 0.99,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    config_file: Config = None,
 ) -> None:
     """Print what a log holds: episodes, ends, action bounds, NaN, unusable rows, densities, and its worth.
 
     Example: kmifqe dataset inspect hopper_medium-v2.hdf5
     """
+    from kmifqe.io.logs.summary import inspect  # with it comes scipy, which --help does without
+
     log = load_dataset(data, max_episode_steps=max_episode_steps, check_finite=False, cache=not no_cache)
     summary = inspect(log)
     if as_json:
@@ -89,6 +95,7 @@ def _convert(
     max_episode_steps: MaxEpisodeSteps = None,
     no_cache: NoCache = False,
     force: Annotated[bool, typer.Option("--force", help="Replace B if it exists.")] = False,
+    config_file: Config = None,
 ) -> None:
     """Write log A in the format that B's name asks for.
 

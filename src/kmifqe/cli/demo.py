@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from kmifqe.cli.config import Config
 from kmifqe.cli.session import check_memory_limit, keep_compiled_programs, print_result, written
 
 
@@ -22,6 +23,7 @@ def demo(
     ] = 2.0,
     seed: Annotated[int, typer.Option(help="Of the log that is collected.")] = 0,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier run in the directory.")] = False,
+    config_file: Config = None,
 ) -> None:
     """Collect a Pendulum log, judge a better policy from it as `kmifqe evaluate` does, and compare with the truth.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from itertools import count
 from pathlib import Path
@@ -15,6 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 from typer.core import TyperCommand
 
+from kmifqe.cli.config import Config
 from kmifqe.cli.dataset import Data, MaxEpisodeSteps, NoCache
 from kmifqe.cli.session import Interrupts, check_memory_limit, keep_compiled_programs, print_result, written
 from kmifqe.errors import InputError, listed, printable, shown
@@ -33,6 +35,14 @@ class FailOn(StrEnum):
 
     do_not_use = "do-not-use"
     care = "care"
+
+
+class Tracker(StrEnum):
+    """What shows a run while it goes on."""
+
+    tensorboard = "tensorboard"
+    wandb = "wandb"
+    mlflow = "mlflow"
 
 
 FAILS = {FailOn.do_not_use: ("do not use",), FailOn.care: ("use with care", "do not use")}
@@ -90,6 +100,16 @@ Ray = Annotated[
         metavar="[ADDRESS]",
         help="Train on a Ray cluster: that of ADDRESS (HOST:PORT or ray://HOST:PORT), without one that of "
         "RAY_ADDRESS or of this machine (docs/guides/clusters.md).",
+        show_default=False,
+    ),
+]
+
+Track = Annotated[
+    list[Tracker] | None,
+    typer.Option(
+        "--track",
+        help="Show the training and what comes out in TensorBoard (files in OUT/tensorboard), Weights & Biases or "
+        "MLflow; repeat for several (docs/guides/tracking.md).",
         show_default=False,
     ),
 ]
@@ -190,6 +210,7 @@ def evaluate(
             "the last bits.",
         ),
     ] = 1,
+    track: Track = None,
     force: Annotated[
         bool, typer.Option("--force", help="Replace an earlier run in the directory, finished or not.")
     ] = False,
@@ -201,6 +222,7 @@ def evaluate(
         float,
         typer.Option(min=0, help="Save at most this often, and never for more than 1 % of the time."),
     ] = SAVE_SECONDS,
+    config_file: Config = None,
 ) -> None:
     """Estimate what a policy is worth from a log that another controller collected.
 
@@ -240,7 +262,7 @@ def evaluate(
             raise InputError("--resume needs --out: expected the directory of the run to go on with")
         out = _new_directory(policy[0], data)
     more = {"cache": not no_cache, "ray": ray, "ray_blocks": ray_blocks}
-    _run(options, out, resume=resume, force=force, fail_on=fail_on, more=more)
+    _run(options, out, resume=resume, force=force, fail_on=fail_on, more=more, track=track)
 
 
 def _new_directory(policy: str, data: str) -> Path:
@@ -266,6 +288,8 @@ def resume(
         ),
     ] = None,
     ray: Ray = None,
+    track: Track = None,
+    config_file: Config = None,
 ) -> None:
     """Go on with an evaluation that was stopped, or that had too little time, with the options it was started with.
 
@@ -300,7 +324,7 @@ def resume(
     if Path(manifest.directory).is_dir():
         os.chdir(manifest.directory)  # relative paths in the options start there
     more = {} if minutes is None else {"minutes": minutes}
-    _run(manifest.options | more, out, resume=True, force=False, more={"ray": ray})
+    _run(manifest.options | more, out, resume=True, force=False, more={"ray": ray}, track=track)
 
 
 def _refuse_code(options: dict[str, Any], directory: str, path: Path) -> None:
@@ -328,10 +352,12 @@ def _run(
     force: bool,
     fail_on: FailOn | None = None,
     more: dict[str, Any] | None = None,
+    track: Sequence[str] | None = None,
 ) -> None:
     """Evaluate, print what came out, or say how to go on where the run was stopped."""
     check_memory_limit()
     from kmifqe.api import evaluate
+    from kmifqe.report.loggers import Tracking
     from kmifqe.report.terminal import TerminalWatch
     from kmifqe.store import Interrupted
 
@@ -339,6 +365,9 @@ def _run(
     console.print(f"gamma {options['gamma']:g}, writing to {escape(printable(str(out)))}", highlight=False)
     keep_compiled_programs()
     interrupts = Interrupts(console)
+    watch = TerminalWatch(console, interrupts.training)
+    tracking = Tracking(track or (), out, options, watch.warn)
+    result = None
     try:
         with interrupts:
             result = evaluate(
@@ -347,7 +376,8 @@ def _run(
                 resume=resume,
                 force=force,
                 **(more or {}),
-                watch=TerminalWatch(console, interrupts.training),
+                on_progress=tracking,
+                watch=watch,
                 stop_asked=interrupts.asked,
                 command=sys.argv[1:],
             )
@@ -356,6 +386,8 @@ def _run(
             _say_what_is_there(stopped, console)
         _say_how_to_go_on(out, console)
         raise typer.Exit(interrupts.exit_code) from None
+    finally:
+        tracking.finish(result)
     print_result(result, Console(), console)
     console.print(written(out), highlight=False, soft_wrap=True)
     if fail_on is not None and result.verdict.word in FAILS[fail_on]:

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from kmifqe.cli.config import Config
 from kmifqe.errors import InputError, printable
 
 EPISODES, LENGTH = 100, 40
@@ -17,6 +18,7 @@ EPISODES, LENGTH = 100, 40
 def example(
     out: Annotated[Path, typer.Option(help="Directory for both files; made if missing.")] = Path("."),
     force: Annotated[bool, typer.Option("--force", help="Replace files of the same names.")] = False,
+    config_file: Config = None,
 ) -> None:
     """Write a small log, log.npz, and a policy, policy.safetensors, to try the other commands on.
 

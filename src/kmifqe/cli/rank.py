@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from kmifqe.cli.config import Config
 from kmifqe.cli.dataset import Data, MaxEpisodeSteps, NoCache
 from kmifqe.cli.evaluate import ESTIMATORS, SAVE_SECONDS, Accept, Behavior, Ray
 from kmifqe.cli.session import Interrupts, check_memory_limit, keep_compiled_programs
@@ -116,6 +117,7 @@ def rank(
     save_seconds: Annotated[
         float, typer.Option(min=0, help="Save at most this often, and never for more than 1 % of the time.")
     ] = SAVE_SECONDS,
+    config_file: Config = None,
 ) -> None:
     """Rank many deterministic policies by their value, judged from one log that another controller collected.
 

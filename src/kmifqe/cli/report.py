@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from kmifqe.cli.config import Config
 from kmifqe.errors import InputError, printable
 from kmifqe.io.serialize import read_json
 
@@ -35,10 +36,27 @@ def report(
             show_default="RUN/report.html; ./report.html for several runs; DIR/PRESET/rendered for records",
         ),
     ] = None,
+    csv: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.csv",
+            help="Also write a table: value, interval and verdict of every estimator of every run.",
+            show_default=False,
+        ),
+    ] = None,
+    latex: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.tex",
+            help="Also write this table for a paper; it needs the package booktabs.",
+            show_default=False,
+        ),
+    ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Replace a file that no `kmifqe` command has written.")
     ] = False,
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    config_file: Config = None,
 ) -> None:
     """Write one self-contained HTML page: the value, how far to believe it, and everything behind it.
 
@@ -48,8 +66,14 @@ def report(
     (docs/guides/report.md).
     """
     if len(runs) == 1 and _holds_experiments(runs[0]):
+        if csv is not None or latex is not None:
+            raise InputError(
+                f"{runs[0]}: holds experiment records, which have tables of their own; --csv and --latex take "
+                "directories of `kmifqe evaluate`"
+            )
         return _render_experiments(runs[0], out)
-    from kmifqe.report.page import REPORT, is_page, write_page
+    from kmifqe.report import tables
+    from kmifqe.report.page import REPORT, is_page, run_names, write_page
     from kmifqe.report.result import Result
     from kmifqe.store.manifest import list_file
 
@@ -61,10 +85,23 @@ def report(
         raise InputError(
             f"{page}: exists and is no report of kmifqe; choose another file with --out, or --force to replace it"
         )
-    write_page([Result.load(run) for run in runs], page, folders=folders)
+    for option, path in (("--csv", csv), ("--latex", latex)):
+        if path is not None and os.path.lexists(path) and not force and not tables.is_results_table(path):
+            raise InputError(
+                f"{path}: exists and is no table of `kmifqe report`; choose another file with {option}, or --force "
+                "to replace it"
+            )
+    results = [Result.load(run) for run in runs]
+    write_page(results, page, folders=folders)
     if page.name == REPORT:
         list_file(page.parent, REPORT)
     _say_written(page, f" ({page.stat().st_size / 1e6:.1f} MB)")
+    if csv is not None:
+        tables.write_results_csv(csv, [str(run) for run in runs], results)
+        _say_written(csv)
+    if latex is not None:
+        tables.write_results_latex(latex, run_names(results, folders), results)
+        _say_written(latex)
     if open_page and not webbrowser.open(page.resolve().as_uri()):
         sentence = f"no browser was found; open {escape(printable(str(page)))} yourself"
         Console(stderr=True).print(sentence, highlight=False)

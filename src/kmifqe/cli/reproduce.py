@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from kmifqe.cli.config import Config
 from kmifqe.cli.evaluate import Ray
 
 EXPERIMENTS = (
@@ -83,6 +84,7 @@ def reproduce(
             metavar="FILE.md", help="With render: also fill the tables of this page.", show_default=False
         ),
     ] = None,
+    config_file: Config = None,
 ) -> None:
     """Make the paper's evidence again: one record per row and method, then tables and figures from the records.
 

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from kmifqe.cli.config import Config
 from kmifqe.cli.evaluate import Ray
 from kmifqe.errors import printable
 
@@ -83,6 +84,7 @@ def collect(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes side by side. Default: all cores.")
     ] = None,
+    config_file: Config = None,
 ) -> None:
     """Collect the logs and measure the truths that the studies take from simulators, so that no fit waits for them.
 
@@ -108,6 +110,7 @@ def coverage(
     half: HalfName = None,
     policies: Policies = None,
     ray: Ray = None,
+    config_file: Config = None,
 ) -> None:
     """Count how often nominal 90 % intervals hold the true value, over problems from easy to hopeless.
 
@@ -149,6 +152,7 @@ def verdicts(
     half: HalfName = None,
     policies: Policies = None,
     ray: Ray = None,
+    config_file: Config = None,
 ) -> None:
     """Judge a family of problems of known value, from easy to hopeless, and count what the verdicts were worth.
 
@@ -177,6 +181,7 @@ def faults(
     out: Annotated[Path, typer.Option(help="Directory for faults.json.")] = OUT,
     records: Records = RECORDS,
     ray: Ray = None,
+    config_file: Config = None,
 ) -> None:
     """Plant faults in logs of known value, and count how many wrong answers are trusted with and without new checks.
 
@@ -209,6 +214,7 @@ def differences(
         bool, typer.Option("--records-only", help="Run nothing: count what the records say that are there.")
     ] = False,
     ray: Ray = None,
+    config_file: Config = None,
 ) -> None:
     """Count how often paired intervals hold the difference of two policies, and how many pairs they tell apart.
 

@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 from typer import Option
 
+from kmifqe.cli.config import Config
 from kmifqe.errors import InputError, printable
 from kmifqe.io.policies.load import load_policy
 from kmifqe.io.serialize import to_json
@@ -65,6 +66,7 @@ def _collect(
     out: Annotated[Path | None, Option(metavar="FILE.hdf5", help="Default: ENV.hdf5.")] = None,
     normalization: Normalization = None,
     force: Annotated[bool, Option("--force", help="Replace the file if it exists.")] = False,
+    config_file: Config = None,
 ) -> None:
     """Log a noisy policy on a task, with the exact density of every action.
 
@@ -103,6 +105,7 @@ def _truth(
     seed: Seed = 0,
     normalization: Normalization = None,
     as_json: Annotated[bool, Option("--json", help="Print JSON instead of a table.")] = False,
+    config_file: Config = None,
 ) -> None:
     """Play a policy and print its value: normalised, discounted and undiscounted.
 
@@ -151,6 +154,7 @@ def _train(
     replay: Annotated[int, Option(min=1, help="Transitions kept to learn from.")] = 1_000_000,
     save_seconds: Annotated[float, Option(min=0, help="Least seconds between two savings.")] = 300,
     resume: Annotated[bool, Option("--resume", help="Go on with the run in DIR, or begin it.")] = False,
+    config_file: Config = None,
 ) -> None:
     """Train TD3, keep checkpoints with their returns, and pick a target and a 70-80 % behaviour mean.
 

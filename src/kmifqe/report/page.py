@@ -156,13 +156,21 @@ def fill_template(template: str, estimators: Iterable[str], *, more_style: str =
     )
 
 
-def _runs(results: Sequence[Result], folders: Sequence[Path | None]) -> list[_Run]:
+def run_names(results: Sequence[Result], folders: Sequence[Path | None]) -> list[str]:
+    """Return what each run is called: its policy, with its folder where several runs judge policies of one name."""
     policies = [result.question.policy for result in results]
+    if len(set(policies)) == len(policies):
+        return policies
+    return [
+        f"{i + 1 if folder is None else folder.resolve().name}: {policy}"
+        for i, (policy, folder) in enumerate(zip(policies, folders, strict=True))
+    ]
+
+
+def _runs(results: Sequence[Result], folders: Sequence[Path | None]) -> list[_Run]:
     runs = []
-    for i, (result, folder) in enumerate(zip(results, folders, strict=True)):
-        name = policies[i]
-        if len(set(policies)) < len(policies):
-            name = f"{i + 1 if folder is None else folder.resolve().name}: {name}"
+    names = run_names(results, folders)
+    for i, (name, result, folder) in enumerate(zip(names, results, folders, strict=True)):
         landscape, problem = _landscape(folder, result, NETWORK_BYTES // len(results))
         runs.append(_Run(f"run{i}", name, result, folder, problem, run_numbers(result, landscape)))
     return runs

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +9,8 @@ import msgspec
 
 from kmifqe.behavior.fit_report import FitReport
 from kmifqe.errors import InputError, shown
-from kmifqe.io.files import write_file
-from kmifqe.io.format import number
 from kmifqe.io.serialize import json_schema, plain, read_json, write_json
+from kmifqe.report import tables
 from kmifqe.report.result import Provenance, Question
 from kmifqe.trust.logged import LoggedValue
 from kmifqe.trust.scores import Scores
@@ -174,42 +171,29 @@ def ranking_rows(ranking: Ranking) -> list[dict[str, Any]]:
 
 def write_csv(ranking: Ranking, path: Path) -> None:
     """Write ranking.csv: a row for every policy, the best first."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(ranking_rows(ranking))
-    write_file(path, text.getvalue().encode(errors="replace"))
-
-
-TEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"} | {
-    letter: f"\\{letter}" for letter in "&%$#_{}"
-}
+    tables.write_csv(path, ranking_rows(ranking), COLUMNS)
 
 
 def write_tex(ranking: Ranking, path: Path) -> None:
     """Write ranking.tex: a table for a paper, which needs the package booktabs."""
-    lines = [
-        r"\begin{tabular}{rlrrlrr}",
-        r"\toprule",
-        rf" & policy & $\hat V$ & {100 * ranking.level:.3g}\,\% interval & verdict & $P(\text{{best}})$ & "
-        r"$P(> \text{logged})$ \\",
-        r"\midrule",
-    ]
-    for place, each in enumerate(ranking.policies, 1):
-        if place == len(ranking.ranking) + 1 and place > 1:
-            lines.append(r"\midrule")
-        ends = (
-            "--"
-            if each.low is None or each.high is None
-            else f"${number(each.low)}$ to ${number(each.high)}$"
-        )
-        value = "--" if each.value is None else f"${number(each.value)}$"
-        chances = "-- & --" if place > len(ranking.ranking) else f"{each.p_best:.2f} & {_chance(each)}"
-        rank = str(place) if place <= len(ranking.ranking) else ""
-        name = "".join(TEX.get(letter, letter) for letter in each.policy)
-        lines.append(f"{rank} & {name} & {value} & {ends} & {each.verdict} & {chances} \\\\")
-    lines += [r"\bottomrule", r"\end{tabular}", ""]
-    write_file(path, "\n".join(lines).encode(errors="replace"))
+    interval = rf"{100 * ranking.level:.3g}\,\% interval"
+    headings = ("", "policy", r"$\hat V$", interval, "verdict", r"$P(\text{best})$", r"$P(> \text{logged})$")
+    groups = (
+        [
+            (
+                "" if chances is None else str(place),
+                tables.latex(each.policy),
+                tables.latex_number(each.value),
+                tables.latex_interval(each.low, each.high),
+                each.verdict,
+                *(("--", "--") if chances is None else chances),
+            )
+            for place, each in enumerate(group, 1)
+            for chances in [(f"{each.p_best:.2f}", _chance(each)) if group is ranking.ranking else None]
+        ]
+        for group in (ranking.ranking, ranking.not_ranked)
+    )
+    tables.write_latex(path, "rlrrlrr", headings, groups)
 
 
 def _chance(policy: RankedPolicy) -> str:

@@ -283,7 +283,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         except ImportError as error:
             raise InputError("to_frame needs pandas, which is not installed: pip install pandas") from error
         makers = {
-            "estimates": self._estimate_rows,
+            "estimates": self.estimate_rows,
             "trajectories": self._trajectory_rows,
             "checks": lambda: [msgspec.to_builtins(check) for check in self.checks],
         }
@@ -291,7 +291,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
             raise InputError(f"to_frame of {of!r} is unknown; expected one of {', '.join(makers)}")
         return pandas.DataFrame(makers[of]())
 
-    def _estimate_rows(self) -> list[dict[str, Any]]:
+    def estimate_rows(self) -> list[dict[str, Any]]:
+        """Return what a table says of every estimator, by column, the headline first."""
         return [
             {
                 "estimator": estimate.estimator,
