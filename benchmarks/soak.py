@@ -285,7 +285,7 @@ def files(rng: random.Random, end: float, add: Callable[..., None]) -> None:
     whether the readers are right. What ends such a fork must be a sentence where a command loads it. Loading as a
     command does, with the child process for each, asks whether all of it holds together; it takes ten times as long.
     """
-    from fuzz.batches import Batches
+    from fuzz.batches import HARMLESS, Batches
     from fuzz.run import Worker, fuzz, is_finding, signature
     from fuzz.seeds import SEEDS
 
@@ -302,7 +302,7 @@ def files(rng: random.Random, end: float, add: Callable[..., None]) -> None:
                     seed = rng.randrange(10**9)
                     counts, killer = batch.run(seed)
                     for outcome, number in counts.items():
-                        is_wrong = not outcome.startswith(("ok", "refused", "ended: SIG", "ended: time"))
+                        is_wrong = not outcome.startswith(HARMLESS)
                         add(f"in batches: {target}", outcome, f"seed {seed}" if is_wrong else None, number)
                     if killer is not None:
                         worker = Worker(target, killer.parent, batch.seeds)

@@ -8,6 +8,7 @@ that did it can then be loaded by `worker.py` as well, where it must be one sent
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
 import mmap
@@ -36,6 +37,8 @@ from kmifqe.io.policies.actor import load_safetensors_actor
 from kmifqe.mdp.transitions import Transitions
 
 BATCH = 500  # files that one process reads
+# How files may end: the limits, or a library's own crash, end the fork; a command then loads that file once more.
+HARMLESS = ("ok", "refused", "ended: SIG", "ended: time", "ended: memory")
 SECONDS, MEMORY, WRITTEN = 8.0, 256 * 2**20, 512 * 2**20  # for each file
 LOGS = ("hdf5", "npz", "parquet", "arrow", "minari")
 IN_CHILD = {
@@ -75,6 +78,13 @@ class Batches:
             try:
                 self._read_all(random.Random(f"{self.target} {seed}"), notes)
                 code = 0
+            except (
+                MemoryError,
+                OSError,
+            ) as error:  # a library has kept what the limit allows: nothing else has room
+                if isinstance(error, MemoryError) or error.errno == errno.ENOMEM:
+                    code = errno.ENOMEM
+                raise
             finally:
                 os._exit(code)
         _, status = os.waitpid(fork, 0)
@@ -85,8 +95,11 @@ class Batches:
             return counts, None
         ended_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
         what = signal.Signals(ended_by).name if ended_by else "an exception of the fuzzer's own"
-        is_late = ended_by in (signal.SIGALRM, signal.SIGXCPU)
-        counts["ended: time" if is_late else f"ended: {what}"] += 1
+        if ended_by in (signal.SIGALRM, signal.SIGXCPU):
+            what = "time"
+        elif os.waitstatus_to_exitcode(status) == errno.ENOMEM:
+            what = "memory"
+        counts[f"ended: {what}"] += 1
         return counts, next((self.sandbox / str(counts.total() - 1)).iterdir(), None)
 
     def _read_all(self, rng: random.Random, notes: mmap.mmap) -> None:
