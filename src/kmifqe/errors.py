@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 
 
@@ -43,6 +44,12 @@ def shown(text: object, most: int = 200) -> str:
 def listed(names: Iterable[object], most: int = 12) -> str:
     """Return the first `most` of a file's own names in order, for a message; "nothing" where there are none."""
     return ", ".join(shown(name, 40) for name in sorted(map(str, names))[:most]) or "nothing"
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """Return "; did you mean …?" with the one of the names `known` that is most like `name`, "" where none is."""
+    close = get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 @contextmanager

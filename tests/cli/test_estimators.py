@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 
+from typer.testing import CliRunner
+
+from kmifqe.cli.app import app
 from kmifqe.estimators import entries
 
 
@@ -25,3 +28,11 @@ def test_one_estimator_is_told_with_its_settings(kmifqe_command):
     assert "exponent = 1.5" in out
     assert "docs/estimators/dice.md" in out
     assert kmifqe_command("estimators", "no-such").code == 2
+
+
+def test_the_list_cuts_no_word_in_eighty_columns():
+    shown = CliRunner().invoke(app, ["estimators"], env={"COLUMNS": "80", "TERM": "dumb"}).output
+    assert "…" not in shown
+    for entry in entries():
+        for text in (entry.name, *entry.use_when.split()):
+            assert text in shown

@@ -224,6 +224,10 @@ def test_an_earlier_result_is_not_replaced_unless_asked(kmifqe_command, tmp_path
     "arguments, fragments",
     [
         (["-e", "magic"], ["magic", "kmifqe-identity"]),
+        (["-e", "kmfqe"], ["did you mean 'kmifqe'?"]),
+        (["--preset", "pendulun"], ["did you mean 'pendulum'?"]),
+        (["--set", "hiddn=3"], ["did you mean 'hidden'?"]),
+        (["--accept", "unexplaned_ends"], ["did you mean 'unexplained_ends'?"]),
         (["--preset", "atari"], ["atari", "mujoco"]),
         (["--set", "hidden"], ["hidden", "FIELD=VALUE"]),
         (["--set", "hidden=many"], ["hidden=many", "256"]),

@@ -61,6 +61,14 @@ def test_names_of_any_script_are_shown_as_they_are(kmifqe_command, npz, actor_pa
     assert f"no-{policy}" in wrong.err
 
 
+def test_a_log_in_the_place_of_a_policy_is_named_and_nothing_is_left(
+    kmifqe_command, npz, actor_path, tmp_path
+):
+    done = kmifqe_command("evaluate", actor_path.name, "--policy", npz.name, *FAST)
+    assert (done.code, "log.npz: holds a log; expected a policy" in done.err) == (2, True)
+    assert not (tmp_path / "runs").exists()  # which was made for the run that did not come to be
+
+
 def test_a_verdict_can_be_an_exit_code(kmifqe_command, npz, actor_path, tmp_path):
     command = ("evaluate", npz.name, "--policy", actor_path, "-e", "fqe", *FAST)
     codes = {}

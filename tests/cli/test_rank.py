@@ -55,6 +55,8 @@ def test_rank_prints_the_order_and_writes_all_files(kmifqe_command, folder) -> N
     assert set(record["scores"]) == {"ranking", "fqe"}
     for name in ("csv", "tex", "png", "html"):
         assert (out / f"ranking.{name}").stat().st_size > 0
+    page = kmifqe_command("report", out)
+    assert (page.code, str(out / "ranking.html") in page.err) == (2, True)
     again = kmifqe_command(
         "rank", folder / "log.npz", "--policy", folder / "*.safetensors", "--out", out, *QUICK
     )

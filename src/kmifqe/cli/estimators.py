@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Column, Table
+from rich.markup import escape
+from rich.padding import Padding
 
 
 def estimators(
@@ -14,7 +15,7 @@ def estimators(
         str | None,
         typer.Argument(metavar="[NAME]", help="One estimator, with its settings.", show_default=False),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
     """List the estimators: what each needs, when to use it and when not.
 
@@ -43,23 +44,15 @@ def estimators(
         return
     console = Console()
     if name is None:
-        table = Table(
-            Column("estimator", no_wrap=True),
-            "what it is",
-            "needs",
-            "use it when",
-            "not when",
-            show_lines=True,
-        )
         for entry in chosen:
-            table.add_row(
-                entry.name,
-                entry.summary,
-                ", ".join(entry.needs) or "nothing",
-                entry.use_when,
-                entry.avoid_when,
-            )
-        console.print(table)
+            console.print(f"[bold]{escape(entry.name)}[/]: {escape(entry.summary)}", highlight=False)
+            needs = ", ".join(entry.needs) or "nothing"
+            for label, text in (
+                ("needs", needs),
+                ("use it when", entry.use_when),
+                ("not when", entry.avoid_when),
+            ):
+                console.print(Padding(f"{label}: {escape(text)}", (0, 0, 0, 2)), highlight=False)
         return
     for field, value in described(chosen[0]).items():
         if not isinstance(value, dict):

@@ -8,7 +8,7 @@ from functools import cache
 from importlib import import_module, metadata
 from typing import Any, Literal
 
-from kmifqe.errors import InputError
+from kmifqe.errors import InputError, meant
 from kmifqe.estimators.base import Estimator
 from kmifqe.estimators.sizing import TYPICAL, FitSize, ProblemSize, fit_size
 
@@ -109,7 +109,9 @@ def entry_named(name: str) -> EstimatorEntry:
     """Return the entry of the estimator `name`, or refuse the name and list those that are known."""
     found = find_entry(name)
     if found is None:
-        raise InputError(f"estimator {name!r} is unknown; expected one of {', '.join(_entries())}")
+        raise InputError(
+            f"estimator {name!r} is unknown; expected one of {', '.join(_entries())}{meant(name, _entries())}"
+        )
     return found
 
 
@@ -165,7 +167,9 @@ def make_estimator(
     """
     entry = entry_named(name)
     if preset not in PRESETS:
-        raise InputError(f"preset {preset!r} is unknown; expected one of {', '.join(PRESETS)}")
+        raise InputError(
+            f"preset {preset!r} is unknown; expected one of {', '.join(PRESETS)}{meant(preset, PRESETS)}"
+        )
     known = {field.name for field in fields(entry.config)}
     sized, own_size = entry.sized if preset == DEFAULT else None, fit_size(size, steps)
     if sized is not None:
@@ -197,7 +201,7 @@ def check_settings(names: Sequence[str], settings: Sequence[str]) -> None:
         known = {f.name for config in configs for f in fields(config)}
         if known and field not in known:
             raise InputError(
-                f"setting {setting!r} names no field; expected one of {', '.join(sorted(known))}"
+                f"setting {setting!r} names no field; expected one of {', '.join(sorted(known))}{meant(field, known)}"
             )
 
 

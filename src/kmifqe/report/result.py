@@ -232,6 +232,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         """Return the result in a run directory, or of a result.json; refuse what is no result of this version."""
         path = Path(path)
         file = path / RESULT if path.is_dir() else path
+        if (ranking := file.parent / "ranking.html").exists() and not file.exists():
+            raise InputError(f"{file}: not found; the directory holds a ranking, whose page is {ranking}")
         if not file.exists():
             raise InputError(
                 f"{file}: not found; expected a directory that `kmifqe evaluate` or `kmifqe demo` wrote {RESULT} into"

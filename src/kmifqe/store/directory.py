@@ -173,6 +173,7 @@ def open_run(
     """
     if force and resume:
         raise InputError("--force starts again and --resume goes on; give one of them")
+    missing = [parent for parent in path.parents if not parent.exists()]
     made = _make_own(path)
     begun_in = path.stat()
     try:
@@ -193,7 +194,8 @@ def open_run(
         if made:
             with suppress(OSError):  # it is not empty, or gone already
                 if os.path.samestat(begun_in, path.stat()):
-                    path.rmdir()
+                    for each in (path, *missing):
+                        each.rmdir()
 
 
 def _make_own(path: Path) -> bool:

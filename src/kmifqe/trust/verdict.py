@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from kmifqe.errors import InputError
+from kmifqe.errors import InputError, meant
 from kmifqe.estimators.base import Estimate
 from kmifqe.io.format import digits
 from kmifqe.trust.checks import Check, checks_of
@@ -72,7 +72,7 @@ def check_accepted(names: Iterable[str]) -> None:
     for name in names:
         if name not in ORDER:
             raise InputError(
-                f"accepted check {name!r} is unknown; expected some of {', '.join(sorted(ORDER))}"
+                f"accepted check {name!r} is unknown; expected some of {', '.join(sorted(ORDER))}{meant(name, ORDER)}"
             )
 
 

@@ -254,6 +254,10 @@ def _hdf5_text(group: h5py.Group, field: str, name: str) -> str:
 
 
 def _from_fields(fields: dict[str, np.ndarray], name: str) -> Actor:
+    if {"actions", "rewards"} <= set(fields):
+        raise InputError(
+            f"{name}: holds a log; expected a policy (a log is given first, and --policy names a policy)"
+        )
     for field in ("w0", "b0", "hidden", "output", "low", "high"):
         if field not in fields:
             raise InputError(f"{name}: field {field} is missing; found {listed(fields)}")
