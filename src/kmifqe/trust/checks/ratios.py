@@ -166,7 +166,7 @@ def _balance(flow: _Flow, ratios: np.ndarray, drawn: np.ndarray, gamma: float) -
     covariance += RIDGE * np.trace(covariance) / len(covariance) * np.eye(len(covariance))
     trained = np.where(held_out, 0.0, drawn)
     worst = np.linalg.solve(covariance, over(trained, flow.now[0])[0][1:])
-    worst = np.r_[0.0, worst / np.sqrt(max(worst @ covariance @ worst, 1e-300))]
+    worst = np.r_[0.0, worst / np.sqrt(max(float(worst @ covariance @ worst), 1e-300))]
     visits, visits_error = over(np.ones(len(drawn)), np.eye(len(worst))[0])
     balance, error = over(held_out.astype(float), worst)
     error = float(np.hypot(error, over(trained, worst)[1]))
