@@ -72,7 +72,7 @@ START = np.array([0.5, 0.3, 0.2])
 
 
 def tabular_value(gamma: float, other: float = 0.0) -> float:
-    """V = (1−γ) start · (I − γP)⁻¹ r of the target; with `other`, of one that later takes the other action so often."""
+    """V of the target, by a linear solve; with `other`, where after the first step it errs so often."""
     rows = np.arange(3)
     taken = (1 - other) * np.eye(2)[TARGET] + other * np.eye(2)[1 - TARGET]
     P = np.einsum("sa,san->sn", taken, np.eye(3)[NEXT])
