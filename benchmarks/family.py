@@ -52,7 +52,7 @@ SLOW = (
     "wdr",
     "dr",
 )  # begun first, the longest before others
-TRUTH_EPISODES = 256  # of Hopper
+TRUTH_EPISODES = 64  # of Hopper
 NOISE = 0.2  # of the stochastic targets of Pendulum and Hopper, in half action ranges
 
 
@@ -187,7 +187,7 @@ def _hopper(folder: Path, seed: int, noise: float) -> Case:
         target="target",
         behavior="behavior",
         noise=0.3,
-        transitions=60_000,
+        transitions=20_000,
         truth_episodes=TRUTH_EPISODES,
         gamma=0.95,
         half="choose",
@@ -220,7 +220,7 @@ def _hopper(folder: Path, seed: int, noise: float) -> Case:
 
 
 def hopper(folder: Path, seed: int) -> Case:
-    """Return 60,000 rows of Hopper: the shipped behaviour with noise of 0.3, the shipped target, γ 0.95."""
+    """Return 20,000 rows of Hopper: the shipped behaviour with noise of 0.3, the shipped target, γ 0.95."""
     return _hopper(folder, seed, 0.0)
 
 

@@ -71,15 +71,17 @@ TARGET = np.array([1, 0, 1])  # the action that π̃ takes in each state
 START = np.array([0.5, 0.3, 0.2])
 
 
-def tabular_value(gamma: float) -> float:
-    """V = (1−γ) start · (I − γP)⁻¹ r of the target."""
+def tabular_value(gamma: float, other: float = 0.0) -> float:
+    """V of the target, by a linear solve; with `other`, where after the first step it errs so often."""
     rows = np.arange(3)
-    P = np.eye(3)[NEXT[rows, TARGET]]
-    return float((1 - gamma) * START @ np.linalg.solve(np.eye(3) - gamma * P, REWARD[rows, TARGET]))
+    taken = (1 - other) * np.eye(2)[TARGET] + other * np.eye(2)[1 - TARGET]
+    P = np.einsum("sa,san->sn", taken, np.eye(3)[NEXT])
+    later = np.linalg.solve(np.eye(3) - gamma * P, np.sum(taken * REWARD, axis=1))
+    return float((1 - gamma) * START @ (REWARD[rows, TARGET] + gamma * later[NEXT[rows, TARGET]]))
 
 
 @cache
-def tabular_problem(gamma: float) -> Problem:
+def tabular_problem(gamma: float, *, has_density: bool = False) -> Problem:
     """Return 100 episodes of 10 steps, every action tried equally often; actions are −1 and +1, states one-hot."""
     rng = np.random.default_rng(0)
     states = np.zeros((100, 11), int)
@@ -96,7 +98,8 @@ def tabular_problem(gamma: float) -> Problem:
         np.arange(1, 1001) % 10 == 0,
         np.eye(3)[states[:, 1:].ravel()],
     )
-    return Problem.build(log, lambda s: (2.0 * TARGET - 1.0)[s.argmax(axis=1)], None, gamma)
+    target = lambda s: (2.0 * TARGET - 1.0)[s.argmax(axis=1)][:, None]  # noqa: E731
+    return Problem.build(log, target, UniformDensity() if has_density else None, gamma)
 
 
 # --- A chain 0 -> 1 -> 1, reward 1 a step whatever is done, whose episodes end after three steps

@@ -22,6 +22,8 @@ from estimators.small import (
     lqr_problem,
     quick,
     run,
+    tabular_problem,
+    tabular_value,
 )
 from kmifqe.estimators import Estimate, KMIFQEConfig, fit, make_kmifqe
 from kmifqe.estimators.fit import _init
@@ -68,6 +70,17 @@ def test_a_fixed_bandwidth_lands_on_the_relaxed_fixed_point_not_on_the_value(nam
     error = result.value - truth
     assert error == pytest.approx(shift[name], abs=0.05)
     assert abs(error - shift[name]) < 0.2 * abs(shift[name] - shift[other])
+
+
+@pytest.mark.parametrize("h", [1.5, 0.2])
+def test_as_the_kernel_narrows_only_the_targets_own_actions_are_left_and_the_value_is_exact(h: float) -> None:
+    """Logged actions are −1 and +1: the one that the target does not take weighs exp(−2/h²) of the other."""
+    gamma = 0.8
+    other = 1.0 / (1.0 + np.exp(2.0 / h**2))
+    relaxed, exact = tabular_value(gamma, other), tabular_value(gamma)
+    assert abs(relaxed - exact) < 1e-6 if h < 1 else abs(relaxed - exact) > 0.15
+    found = run(quick("kmifqe-identity", bandwidth=h), tabular_problem(gamma, has_density=True))
+    assert found.value == pytest.approx(relaxed, abs=0.05), "rewards are −2 to 2"
 
 
 def test_rows_of_fqe_take_off_their_share_of_the_kernels_bias() -> None:

@@ -114,5 +114,6 @@ def _measured(estimates: Sequence[Estimate], shares: Sequence[float], value: flo
         kernel=None,
         td=None,
         start=None,
+        ratio=None,
         chance=chance,
     )

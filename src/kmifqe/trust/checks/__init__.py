@@ -17,6 +17,7 @@ from kmifqe.trust.checks import log, overlap, ratios, training, weights
 from kmifqe.trust.checks.base import Check
 from kmifqe.trust.checks.log import LogFacts
 from kmifqe.trust.checks.overlap import DensityFacts, NextActions, OverlapFacts
+from kmifqe.trust.checks.ratios import RatioFacts
 from kmifqe.trust.checks.training import StartFacts, TdFacts
 from kmifqe.trust.checks.weights import KernelFacts, WeightFacts
 from kmifqe.trust.influence import ChanceFacts, chance_facts
@@ -36,6 +37,7 @@ class Measurements(msgspec.Struct, frozen=True, kw_only=True):
     kernel: KernelFacts | None = None
     td: TdFacts | None = None
     start: StartFacts | None = None
+    ratio: RatioFacts | None = None
     chance: ChanceFacts | None = None
 
 
@@ -95,6 +97,7 @@ def measure(
         kernel=weights.kernel_facts(estimator, estimate, problem),
         td=training.td_facts(estimator, estimate, problem),
         start=None if near is None else training.start_facts(estimator, estimate, problem, near),
+        ratio=ratios.ratio_facts(estimator, estimate, problem),
         chance=chance_facts(estimator, estimate, problem),
     )
 
@@ -113,6 +116,7 @@ def checks_of(estimate: Estimate, half_width: float | None = None) -> tuple[Chec
         checks += log.log_checks(found.log, estimate.gamma, found.uses_density)
         checks += overlap.overlap_checks(found.overlap, found.density, found.uses_density)
         checks += ratios.ratio_checks(estimate, found.log.rows.in_sample)
+        checks += ratios.balance_checks(found.ratio)
         if found.uses_density:
             checks += weights.weight_checks(estimate, found.weights, found.kernel, half_width)
     return tuple(msgspec.structs.replace(check, estimator=estimate.estimator) for check in checks)
