@@ -23,9 +23,8 @@ def execute(notebook: nbformat.NotebookNode, folder: str | Path) -> None:
     """Run all cells of a notebook in `folder`, in this Python; raises `CellExecutionError` where one fails."""
     with tempfile.TemporaryDirectory() as sockets:  # files in place of ports that others can see
         manager = AsyncKernelManager(kernel_name="python3", transport="ipc", ip=f"{sockets}/kernel")
-        NotebookClient(
-            notebook, manager, timeout=600, resources={"metadata": {"path": str(folder)}}
-        ).execute()
+        resources = {"metadata": {"path": str(folder)}}
+        NotebookClient(notebook, manager, timeout=600, resources=resources, coalesce_streams=True).execute()
 
 
 def code_digest(notebook: nbformat.NotebookNode) -> str:
