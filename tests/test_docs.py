@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
@@ -70,29 +71,51 @@ def test_shell_blocks_run_in_an_empty_directory(name, tmp_path, programs):
     assert len(runs) == 1
 
 
-def test_the_site_builds_without_a_warning(tmp_path):
+def build_site(config, site):
+    """Run what `make docs` runs. Without --quiet: MkDocs counts only the warnings that it shows."""
     pytest.importorskip("mkdocs")
-    command = [
-        sys.executable,
-        "-m",
-        "mkdocs",
-        "--quiet",
-        "build",
-        "--strict",
-        "--site-dir",
-        str(tmp_path / "site"),
-    ]
+    command = ["mkdocs", "build", "--strict", "--config-file", str(config), "--site-dir", str(site)]
     variables = {"PYTHONPATH": str(ROOT / "src"), "NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=os.environ | variables, capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, "-m", *command], cwd=ROOT, env=os.environ | variables, capture_output=True, text=True
+    )
+
+
+def test_the_site_builds_without_a_warning(tmp_path):
+    site = tmp_path / "site"
+    done = build_site(ROOT / "mkdocs.yml", site)
     assert done.returncode == 0, done.stderr
-    commands = (tmp_path / "site" / "reference" / "cli.html").read_text(encoding="utf-8")
+    commands = (site / "reference" / "cli.html").read_text(encoding="utf-8")
     assert "kmifqe dataset inspect" in commands
     assert "--max-episode-steps" in commands
-    for page in (tmp_path / "site").rglob("*.html"):
-        loaded = re.findall(
-            r'<(?:script|link|img)[^>]+(?:src|href)="(https?:[^"]+)', page.read_text(encoding="utf-8")
-        )
+    for page in site.rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        loaded = re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="(https?:[^"]+)', text)
         assert not loaded, f"{page.name} loads {loaded[0]} from the network"
+        for target in re.findall(r'<(?:script|link|img|a)\s[^>]*?(?:src|href)="([^":#?]+)["#?]', text):
+            if page.name != "404.html":  # its links begin at the root of wherever the site lies
+                assert (page.parent / unquote(target)).exists(), f"{page.name} links to {target}"
+
+
+def test_a_broken_link_anchor_or_picture_fails_the_build(tmp_path):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "mkdocs.yml").write_text(
+        f"INHERIT: {ROOT / 'mkdocs.yml'}\nhooks: []\nextra_css: []\nnav: null\n"
+    )
+    page = "# Page\n\n[no page](none.md), [no anchor](index.md#none), ![no picture](none.png)\n"
+    (tmp_path / "docs" / "index.md").write_text(page)
+    done = build_site(tmp_path / "mkdocs.yml", tmp_path / "site")
+    assert done.returncode != 0
+    assert done.stderr.count("WARNING") == 3
+
+
+def test_anchors_that_the_readme_links_to_exist():
+    slugify = pytest.importorskip("markdown.extensions.toc").slugify
+    linked = re.findall(r"\]\((docs/[^)#]+)#([^)]+)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert linked
+    for target, anchor in linked:
+        headings = re.findall(r"^#+ (.*)$", (ROOT / target).read_text(encoding="utf-8"), re.MULTILINE)
+        assert anchor in {slugify(heading, "-") for heading in headings}, f"{target} has no #{anchor}"
 
 
 def test_every_reason_has_a_section_that_says_what_to_do():

@@ -31,7 +31,7 @@ def main() -> None:
     axis.scatter(logged, np.full(40, -0.08), s=8 + 60 * weights / weights.max(), color="#d55e00", alpha=0.7)
     axis.axvline(target, color="#0072b2", linestyle=":")
     axis.set(xlim=(-1, 1), ylim=(-0.2, 1.15), yticks=[], xlabel="action")
-    axis.legend(frameon=False, loc="upper left", fontsize=8)
+    axis.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, fontsize=8)
     _saved(figure, "method_weights.png")
 
     x, y = np.meshgrid(np.linspace(-1, 1, 200), np.linspace(-1, 1, 200))

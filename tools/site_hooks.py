@@ -1,7 +1,8 @@
-"""What MkDocs does beyond its settings: commands from the program, JSON schemas, files of the repository."""
+"""What MkDocs does beyond its settings: commands from the program, schemas, notebooks, files of the repository."""
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from pathlib import Path
@@ -14,6 +15,7 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[1]
 # Pages link to these files of the repository; in the site they lie beside the pages.
 LINKED = re.compile(r"\]\((?:\.\./)+(experiments/results/[^)#]+)\)")
+NOTEBOOK = re.compile(r"\]\(([^):]+)\.ipynb\)")  # pages link to notebooks; in the site a page shows each
 SCHEMAS = {
     "result.json": "src/kmifqe/report/result.schema.json",
     "ranking.json": "src/kmifqe/report/ranking.schema.json",
@@ -31,6 +33,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for schema in SCHEMAS.values():
         name = f"reference/{Path(schema).name}"
         files.append(File.generated(config, name, abs_src_path=str(ROOT / schema)))
+    for notebook in [file for file in files if file.src_uri.endswith(".ipynb")]:
+        for name, content in notebook_page(Path(notebook.src_uri), notebook.content_string).items():
+            files.append(File.generated(config, name, content=content))
     return files
 
 
@@ -38,11 +43,45 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Return a page with its links into the repository mended, and with what the program says of itself."""
     depth = page.file.src_uri.count("/")
     markdown = LINKED.sub(lambda found: f"]({'../' * depth}{found[1]})", markdown)
+    if page.file.abs_src_path is not None:  # a page made of a notebook links to the notebook itself
+        markdown = NOTEBOOK.sub(r"](\1.md)", markdown)
     if COMMANDS in markdown:
         markdown = markdown.replace(COMMANDS, command_reference())
     if FIELDS in markdown:
         markdown = markdown.replace(FIELDS, schema_reference())
     return markdown
+
+
+def notebook_page(path: Path, text: str) -> dict[str, str | bytes]:
+    """Return the page that shows a notebook, and its pictures, by their names in the site."""
+    made: dict[str, str | bytes] = {}
+    parts: list[str] = []
+    for i, cell in enumerate(json.loads(text)["cells"]):
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(source)
+            continue
+        parts.append(f"```python\n{source}\n```")
+        for j, output in enumerate(cell["outputs"]):
+            data = output.get("data", {"text/plain": output.get("text", "")})
+            if "image/png" in data:
+                picture = path.with_name(f"{path.stem}-{i}-{j}.png")
+                made[picture.as_posix()] = base64.b64decode("".join(data["image/png"]))
+                parts.append(f"![What the cell above draws]({picture.name})")
+            elif "text/html" in data:
+                parts.append(f'<div class="output">{_plain_table("".join(data["text/html"]))}</div>')
+            else:
+                parts.append(f"``` {{ .text .output }}\n{''.join(data['text/plain']).rstrip()}\n```")
+    title, _, rest = "\n\n".join(parts).partition("\n")
+    link = f"This page is a notebook: [{path.name}]({path.name})."
+    return made | {path.with_suffix(".md").as_posix(): f"{title}\n\n{link}\n{rest}\n"}
+
+
+def _plain_table(html: str) -> str:
+    """Return a table as pandas writes it without its own looks, so that it gets the site's."""
+    html = re.sub(r"<style.*?</style>", "", html, flags=re.DOTALL)
+    html = re.sub(r' (?:border|class|style)="[^"]*"', "", html)
+    return re.sub(r"\s*\n\s*", "", html)
 
 
 def command_reference() -> str:

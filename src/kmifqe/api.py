@@ -108,8 +108,8 @@ def evaluate(
         settings: changes to them, such as "clip=0.001,10" or "fqe.hidden=128".
         steps: training steps of every estimator; by default the preset's.
         minutes: the time that the preset "default" may take; by default 10 on a CPU and 3 on a GPU. After a first
-            estimate the largest fit follows that the time allows (docs/speed.md). Other presets, and a number of
-            steps, fix the sizes and take the time they take.
+            estimate the largest fit follows that the time allows (docs/evidence/speed.md). Other presets, and a
+            number of steps, fix the sizes and take the time they take.
         seeds: how many networks are trained side by side, or the seeds themselves.
         bootstrap: whether every network weights the log's episodes in its own way, which an interval needs.
         level: how often the interval should hold the truth, between 0 and 1.

@@ -37,7 +37,7 @@ from kmifqe.experiments.records import (
 )
 
 ROOT = Path(__file__).parents[2]
-PAGES = tuple(ROOT / "docs" / name for name in ("evidence/reproduction.md", "guides/ranking.md"))
+PAGES = tuple(ROOT / "docs" / name for name in ("evidence/reproduction.md", "evidence/ranking.md"))
 
 
 def error(rmse, standard_error=0.01, truth=2.0, bias=-0.5, diverged=0):

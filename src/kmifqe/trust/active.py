@@ -4,7 +4,7 @@ What the log says of the policies' values is the prior, v ~ N(m, C), with the pa
 episode of one policy therefore tells of the others that share its errors. An online episode of policy i returns
 v_i + noise, noise ~ N(0, s²). The posterior is Gaussian in closed form; an acquisition rule reads off it which policy
 to try. Konyushova et al. have a Gaussian process over the policies' actions in the place of C, with an off-policy
-estimate as one more feature; here C is measured (docs/ranking.md).
+estimate as one more feature; here C is measured (docs/guides/ranking.md).
 """
 
 from __future__ import annotations
