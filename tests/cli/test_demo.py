@@ -20,6 +20,7 @@ def test_demo_judges_with_the_defaults_and_compares_with_the_truth(kmifqe_comman
     assert "error" in done.out
     assert result["comparison"]["logged"]["value"] == pytest.approx(behavior, abs=1.0)
     assert result["question"]["behavior"] == "uniform over all torques and dummies"  # who collected the log
+    assert result["question"]["policy"] == "pendulum-target.safetensors, zeros for the dummies"
     for name in names:
         assert name in done.out
     assert (tmp_path / "demo" / "report.html").stat().st_size < 3_000_000

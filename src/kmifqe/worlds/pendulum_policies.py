@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from importlib.resources import as_file, files
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -45,8 +46,8 @@ class WithDummies:
 
     @property
     def name(self) -> str:
-        """The actor's name."""
-        return self.actor.name
+        """The file of the actor, and what the dummies do."""
+        return f"{Path(self.actor.name).name}, zeros for the dummies"
 
     @property
     def state_dim(self) -> int:
@@ -99,7 +100,7 @@ class PendulumBehavior:
         """What draws the actions, in a few words."""
         if self.uniform_share == 1.0:
             return "uniform over all torques and dummies"
-        gaussian = f"{self.policy.name} with Gaussian noise of {self.std:g} half-ranges"
+        gaussian = f"{Path(self.policy.name).name} with Gaussian noise of {self.std:g} half-ranges"
         return f"{gaussian}, {self.uniform_share:.0%} of the torques and all dummies uniform"
 
     @property
