@@ -34,6 +34,7 @@ def test_a_notebook_runs_and_shows_what_its_code_makes(path, runner, programs, t
         pytest.importorskip(package)
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(programs))
+    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     notebook = nbformat.read(path, as_version=4)
     shown = notebook.metadata.get("code_sha256")
     assert shown == runner.code_digest(notebook), f"run: python tools/run_notebooks.py {path.stem}"
