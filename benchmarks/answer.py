@@ -1,0 +1,140 @@
+"""Time to the first estimate and to the answer of `kmifqe evaluate LOG --policy POLICY` with nothing else asked for.
+
+    python benchmarks/answer.py prepare FOLDER            # collects the logs and plays the policies: needs MuJoCo
+    python benchmarks/answer.py run FOLDER [--only NAME]  # one command after the other
+
+Three logs whose policies' values are known by rollouts: 20,000 rows with 2 states and 1 action (a
+mountain car), 100,000 rows and 1,000,000 rows of Hopper (11 states, 3 actions), collected with noise 0.3 by another controller.
+The densities are in the logs, γ is the default 0.99, and so is the time. The cache folder is new for every log, so
+that reading the log and compiling count. The records go to experiments/results/answer.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+RECORD = ROOT / "experiments" / "results" / "answer.json"
+ACTORS = ROOT / "src" / "kmifqe" / "worlds" / "actors" / "hopper"
+# Pushes in the direction of motion: weakly as it was logged, with all force as it is judged.
+MOUNTAIN_CAR = """
+import numpy as np
+
+def logged(states):
+    return 0.5 * np.sign(states[:, 1:])
+
+def judged(states):
+    return np.tanh(60.0 * states[:, 1:])
+"""
+CASES: dict[str, dict[str, Any]] = {
+    "mountain-car": {
+        "env": "MountainCarContinuous-v0",
+        "rows": 20_000,
+        "behavior": "cars:logged",
+        "target": "cars:judged",
+    },
+    "hopper-100k": {"env": "Hopper-v4", "rows": 100_000},
+    "hopper-1m": {"env": "Hopper-v4", "rows": 1_000_000},
+}
+HOPPER = {"behavior": str(ACTORS / "behavior.safetensors"), "target": str(ACTORS / "target.safetensors")}
+FIRST = re.compile(r"first estimate: (\S+) per step")
+
+
+def kmifqe(folder: Path, *words: object, **more: Any) -> subprocess.Popen[str]:
+    """Start a command of this checkout in `folder`."""
+    command = [sys.executable, "-m", "kmifqe", *map(str, words)]
+    path = {"PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(folder)))}
+    return subprocess.Popen(
+        command, cwd=folder, env=os.environ | path | more.pop("env", {}), text=True, **more
+    )
+
+
+def prepare(folder: Path, only: str | None) -> None:
+    """Collect every log, and write the value of its policy beside it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "cars.py").write_text(MOUNTAIN_CAR)
+    for name, case in CASES.items():
+        if only in (None, name) and not (folder / f"{name}.json").exists():
+            case = HOPPER | case
+            log = folder / f"{name}.hdf5"
+            collect = ("collect", case["env"], "--policy", case["behavior"], "-n", case["rows"], "--out", log)
+            assert kmifqe(folder, *collect, "--force").wait() == 0
+            truth = ("truth", case["env"], "--policy", case["target"], "--episodes", 2000)
+            played = kmifqe(folder, *truth, stdout=subprocess.PIPE).communicate()[0]
+            value, error = re.findall(r"V, normalised.*?│ *([-\d.]+) *│ *([-\d.]+)", played)[0]
+            known = {"truth": float(value), "truth_standard_error": float(error)}
+            (folder / f"{name}.json").write_text(json.dumps(known))
+
+
+def run(folder: Path, only: str | None) -> None:
+    """Judge every policy as a user does, and add what came out to the record."""
+    record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    for name, case in CASES.items():
+        if only in (None, name):
+            record[name] = judge(folder, name, (HOPPER | case)["target"])
+            RECORD.write_text(json.dumps(record, indent=1) + "\n")
+            print(name, json.dumps(record[name], indent=1), flush=True)
+
+
+def judge(folder: Path, name: str, target: str) -> dict[str, Any]:
+    """Return the times of one evaluation, and what it said."""
+    with tempfile.TemporaryDirectory() as scratch:
+        out = Path(scratch, "run")
+        began = time.perf_counter()
+        process = kmifqe(
+            folder,
+            *("evaluate", f"{name}.hdf5", "--policy", target, "--out", out),
+            env={"XDG_CACHE_HOME": scratch},
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+        )
+        assert process.stderr is not None
+        first, said = None, []
+        for line in process.stderr:
+            said.append(line.rstrip())
+            if first is None and FIRST.search(line):
+                first = time.perf_counter() - began
+        code, seconds = process.wait(), time.perf_counter() - began
+        assert code == 0, "\n".join(said)
+        result = json.loads((out / "result.json").read_text())
+    headline = result["estimates"][0]["estimator"]
+    interval = result["intervals"][headline]
+    return {
+        "first_estimate_seconds": first,
+        "answer_seconds": seconds,
+        "estimator": headline,
+        "low": interval["low"],
+        "high": interval["high"],
+        "verdict": result["verdicts"][headline]["word"],
+        **json.loads((folder / f"{name}.json").read_text()),
+        "better": result["comparison"],
+        "estimates": {
+            each["estimator"]: result["intervals"][each["estimator"]] for each in result["estimates"]
+        },
+        "sentences": [line for line in said if re.search("first estimate|going on|not reached", line)],
+        "cores": os.cpu_count(),
+        "load": os.getloadavg(),
+    }
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description="Time to the answer of kmifqe evaluate.")
+    parser.add_argument("what", choices=["prepare", "run"])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", choices=CASES)
+    arguments = parser.parse_args()
+    {"prepare": prepare, "run": run}[arguments.what](arguments.folder.resolve(), arguments.only)
+
+
+if __name__ == "__main__":
+    main()
