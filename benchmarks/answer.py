@@ -3,10 +3,10 @@
     python benchmarks/answer.py prepare FOLDER            # collects the logs and plays the policies: needs MuJoCo
     python benchmarks/answer.py run FOLDER [--only NAME]  # one command after the other
 
-Three logs whose policies' values are known by rollouts: 20,000 rows with 2 states and 1 action (a
-mountain car), 100,000 rows and 1,000,000 rows of Hopper (11 states, 3 actions), collected with noise 0.3 by another controller.
-The densities are in the logs, γ is the default 0.99, and so is the time. The cache folder is new for every log, so
-that reading the log and compiling count. The records go to experiments/results/answer.json.
+Three logs whose policies' values are known by rollouts: 20,000 rows with 2 states and 1 action (a mountain car), and
+100,000 and 1,000,000 rows of Hopper (11 states, 3 actions), collected with noise 0.3 by another controller. The
+densities are in the logs, γ is the default 0.99, and so is the time. The cache folder is new for every log, so that
+reading the log and compiling count. The records go to experiments/results/answer.json.
 """
 
 from __future__ import annotations
