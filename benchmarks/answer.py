@@ -62,17 +62,20 @@ def prepare(folder: Path, only: str | None) -> None:
     """Collect every log, and write the value of its policy beside it."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "cars.py").write_text(MOUNTAIN_CAR)
-    for name, case in CASES.items():
-        if only in (None, name) and not (folder / f"{name}.json").exists():
-            case = HOPPER | case
-            log = folder / f"{name}.hdf5"
-            collect = ("collect", case["env"], "--policy", case["behavior"], "-n", case["rows"], "--out", log)
-            assert kmifqe(folder, *collect, "--force").wait() == 0
-            truth = ("truth", case["env"], "--policy", case["target"], "--episodes", 2000)
+    values: dict[tuple[str, str], dict[str, float]] = {}
+    for name, given in CASES.items():
+        case = HOPPER | given
+        if only not in (None, name):
+            continue
+        collect = ("collect", case["env"], "--policy", case["behavior"], "-n", case["rows"])
+        assert kmifqe(folder, *collect, "--out", folder / f"{name}.hdf5", "--force").wait() == 0
+        question = case["env"], case["target"]
+        if question not in values:
+            truth = ("truth", case["env"], "--policy", case["target"], "--episodes", 1000)
             played = kmifqe(folder, *truth, stdout=subprocess.PIPE).communicate()[0]
             value, error = re.findall(r"V, normalised.*?│ *([-\d.]+) *│ *([-\d.]+)", played)[0]
-            known = {"truth": float(value), "truth_standard_error": float(error)}
-            (folder / f"{name}.json").write_text(json.dumps(known))
+            values[question] = {"truth": float(value), "truth_standard_error": float(error)}
+        (folder / f"{name}.json").write_text(json.dumps(values[question]))
 
 
 def run(folder: Path, only: str | None) -> None:
