@@ -319,9 +319,19 @@ def run(given: argparse.Namespace) -> None:
                 print(future.result(), flush=True)
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """Return the records as one Markdown table, a row for each estimator; with several logs their RMSE."""
-    names = [entry.name for entry in all_entries() if any(row["estimator"] == entry.name for row in rows)]
+def tables(rows: list[dict[str, Any]]) -> str:
+    """Return the records as Markdown, a table for each kind of target; with several logs their RMSE."""
+    reasons: list[str] = []
+    parts = [
+        _table([row for row in rows if row["problem"].startswith("noisy") == noisy], reasons)
+        for noisy in (False, True)
+    ]
+    notes = "\n".join(f"{number}. {reason}" for number, reason in enumerate(reasons, 1))
+    return "\n\n".join([*parts, notes])
+
+
+def _table(rows: list[dict[str, Any]], reasons: list[str]) -> str:
+    names = [entry.name for entry in all_entries()]
     problems = [problem for problem in CASES if any(row["problem"] == problem for row in rows)]
     truths = {
         problem: next(row["truth"] for row in rows if row["problem"] == problem) for problem in problems
@@ -330,15 +340,20 @@ def table(rows: list[dict[str, Any]]) -> str:
     lines.append("| --- |" + " --- |" * len(problems))
     for name in names:
         own = [row for row in rows if row["estimator"] == name]
-        cells = [_cell([row for row in own if row["problem"] == problem]) for problem in problems]
+        cells = [_cell([row for row in own if row["problem"] == problem], reasons) for problem in problems]
         lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def _cell(rows: list[dict[str, Any]]) -> str:
+def _cell(rows: list[dict[str, Any]], reasons: list[str]) -> str:
     answered = [row for row in rows if "refused" not in row]
+    if not rows:
+        return "not run"
     if not answered:
-        return "refused" if rows else ""
+        reason = rows[0]["refused"].removeprefix(rows[0]["estimator"]).split(";")[0].strip()
+        if reason not in reasons:
+            reasons.append(reason)
+        return f"refused ({reasons.index(reason) + 1})"
     errors, seconds = [row["error"] for row in answered], np.mean([row["seconds"] for row in answered])
     error = f"{errors[0]:+.3f}" if len(errors) == 1 else f"RMSE {np.sqrt(np.mean(np.square(errors))):.3f}"
     words = [row["verdict"] for row in answered]
@@ -372,7 +387,7 @@ def main() -> None:
         rows = [json.loads(path.read_text()) for path in sorted((given.records / "rows").glob("*.json"))]
         if given.out is not None:
             write_file(given.out, json.dumps(rows, indent=1).encode())
-        print(table(rows))
+        print(tables(rows))
 
 
 if __name__ == "__main__":
