@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from importlib.resources import files
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
@@ -18,7 +20,8 @@ from kmifqe.behavior import FitConfig, fit_behavior
 from kmifqe.estimators.fit import Progress
 from kmifqe.io.logs.save import save_dataset
 from kmifqe.io.serialize import plain
-from kmifqe.report.watch import Watch
+from kmifqe.report.terminal import TerminalWatch
+from kmifqe.report.watch import Watch, default_watch
 from kmifqe.store import Interrupted
 from kmifqe.worlds.lqr import LQR
 
@@ -261,6 +264,15 @@ def test_a_fitted_density_has_its_floor_however_it_is_given(world: LQR, tmp_path
     ]
     assert [result.estimate.config["density_floor"] for result in results] == [1e-3, 1e-3]
     np.testing.assert_array_equal(*(result.estimate.values for result in results))
+
+
+@pytest.mark.parametrize(
+    "shell, shown", [(SimpleNamespace(kernel=object()), True), (object(), False), (None, False)]
+)
+def test_progress_is_shown_in_a_notebook(shell, shown, monkeypatch) -> None:
+    """An imported IPython says nothing: it is the shell of a kernel that runs a notebook's cells."""
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    assert isinstance(default_watch(), TerminalWatch) == shown
 
 
 def test_progress_is_silent_where_nobody_watches(world: LQR, capfd: pytest.CaptureFixture[str]) -> None:

@@ -82,7 +82,7 @@ def test_without_weights_nothing_is_weighted() -> None:
 
 def test_a_problem_that_carries_weights_is_refused() -> None:
     problem = of_seed(chain_problem(terminated=True), jnp.ones(1000))
-    with pytest.raises(InputError, match="carries episode weights; `fit` draws them, with bootstrap=True"):
+    with pytest.raises(InputError, match="carries episode weights"):
         fit(quick("fqe"), problem, seeds=1, steps=1)
 
 

@@ -65,13 +65,20 @@ class Watch:
 
 def default_watch() -> Watch:
     """Return what shows progress where a person watches, in a terminal or a notebook; elsewhere a silent watch."""
-    if "ipykernel" not in sys.modules and not sys.stderr.isatty():
+    if not _in_notebook() and not sys.stderr.isatty():
         return Watch()
     from rich.console import Console
 
     from kmifqe.report.terminal import TerminalWatch
 
     return TerminalWatch(Console(stderr=True))
+
+
+def _in_notebook() -> bool:
+    """Return whether this process runs a notebook's cells; that ipykernel is imported does not say so yet."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return getattr(shell, "kernel", None) is not None
 
 
 def device_name() -> str:
