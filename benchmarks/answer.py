@@ -115,6 +115,7 @@ def judge(folder: Path, name: str, target: str) -> dict[str, Any]:
         "first_estimate_seconds": first,
         "answer_seconds": seconds,
         "estimator": headline,
+        "value": 0.5 * (interval["low"] + interval["high"]),
         "low": interval["low"],
         "high": interval["high"],
         "verdict": result["verdicts"][headline]["word"],
