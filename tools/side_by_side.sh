@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
 # Table 1's records side by side on one GPU: a fit alone does not fill a large one.
 #
-#   tools/side_by_side.sh JOBS SECONDS ROW:METHOD...      such as: 7 3600 hopper:kmifqe hopper:fqe
+#   tools/side_by_side.sh JOBS SECONDS ROW[:METHOD]...      such as: 7 3600 hopper ant:kmifqe-paper
+#
+# A row without a method has all its methods that have no record yet, in one process: auto then averages the two fits
+# that KMIFQE and FQE have anyway.
 #
 # Logs and truths are made first, all rows at once, so give few rows at a time where cores are few; a fit begins when its
 # row is ready and a place is free. What SECONDS cut short goes on from its snapshot next time.
 # PRESET (fast), RESULTS (experiments/results), WORK (experiments-work), KMIFQE (the command) and WORKERS (2, a row) are
 # taken from the environment. Words of each part: $WORK/words/.
 set -u
-if [ $# -lt 3 ]; then echo "usage: $0 JOBS SECONDS ROW:METHOD..." >&2; exit 2; fi
+if [ $# -lt 3 ]; then echo "usage: $0 JOBS SECONDS ROW[:METHOD]..." >&2; exit 2; fi
 jobs_at_once=$1 seconds=$2; shift 2
 preset=${PRESET:-fast} results=${RESULTS:-experiments/results} work=${WORK:-experiments-work} command=${KMIFQE:-kmifqe}
 words=$work/words ready=$work/ready-$preset
@@ -24,11 +27,12 @@ prepare() {  # ROW: on the processor, away from the fits
     && touch "$ready/$1" && echo "$((SECONDS - begun)) s: $1 is ready" || echo "$1 was not made ready: $words/$1"
 }
 
-fit() {  # ROW METHOD
-  local said=$words/$1-$2
-  timeout --signal INT --kill-after 10 "$(left)" $command reproduce table1 --preset "$preset" --only "$1" --method "$2" \
+fit() {  # ROW, or ROW:METHOD
+  local row=${1%%:*} method=() said=$words/${1/:/-}-fit
+  [ "$row" = "$1" ] || method=(--method "${1##*:}")
+  timeout --signal INT --kill-after 10 "$(left)" $command reproduce table1 --preset "$preset" --only "$row" "${method[@]}" \
     --resume --no-prefetch --results "$results" --work "$work" > "$said" 2>&1
-  echo "$((SECONDS - begun)) s: $1 $2, exit code $?: $(tr '\r' '\n' < "$said" | grep -v '^ *$' | tail -n 1)"
+  echo "$((SECONDS - begun)) s: $1, exit code $?: $(tr '\r' '\n' < "$said" | grep -v '^ *$' | tail -n 1)"
 }
 
 waiting=("$@") preparing=()
@@ -42,7 +46,7 @@ while [ ${#waiting[@]} -gt 0 ] && [ "$(left)" -gt 15 ]; do
   later=() still=$(alive "${preparing[@]-}")
   for item in "${waiting[@]}"; do
     if [ -e "$ready/${item%%:*}" ] && [ "$(alive "${fits[@]-}")" -lt "$jobs_at_once" ]; then
-      fit "${item%%:*}" "${item##*:}" & fits+=($!)
+      fit "$item" & fits+=($!)
     elif [ -e "$ready/${item%%:*}" ] || [ "$still" -gt 0 ]; then
       later+=("$item")
     else

@@ -57,7 +57,9 @@ def test_errors_follow_from_the_values_and_truths_in_the_record(records):
             assert error["truth"] == pytest.approx(record.truth[truth], rel=1e-5)
             expected = np.sqrt(np.mean((np.array(record.values) - error["truth"]) ** 2))
             assert error["rmse"] == pytest.approx(expected, rel=1e-4)
-    (pendulum,) = (r for r in records if (r.experiment, r.row, r.method) == ("table1", "pendulum", "fqe"))
+    (pendulum,) = (
+        r for r in records if (r.experiment, r.row, r.method) == ("table1", "pendulum", "fqe-paper")
+    )
     assert set(pendulum.errors) == {"population", "logged_first_states"}
 
 
@@ -72,7 +74,7 @@ def test_pendulum_is_judged_against_its_own_first_states_exactly(folder, records
     assert record.truth["population"] == record.policies["target"].V
 
 
-@pytest.mark.parametrize("method", ["fqe", "fqe-standardized"])
+@pytest.mark.parametrize("method", ["fqe-paper", "fqe"])
 def test_a_record_is_made_again_by_the_command_inside_it(folder, records, method):
     record = next(r for r in records if (r.experiment, r.method) == ("table1", method))
     command = record.command.split()
@@ -89,7 +91,7 @@ def test_resuming_leaves_what_is_there(folder, capsys):
     for experiment in EXPERIMENTS:  # not "all", which would draw the figures again
         assert run(folder, experiment, "--preset", "smoke", "--resume", "--workers", 1, "--no-prefetch") == 0
     assert {path: path.stat().st_mtime_ns for path in paths} == before
-    assert "table1 pendulum kmifqe: there already" in capsys.readouterr().err
+    assert "table1 pendulum kmifqe-paper: there already" in capsys.readouterr().err
 
 
 def test_tables_and_figures_come_from_the_records_alone(folder, tmp_path, records):

@@ -114,6 +114,8 @@ def test_a_system_without_the_limit_keeps_its_programs(tmp_path, monkeypatch, co
 
 def test_a_method_that_the_experiment_does_not_have_is_refused(context, said):
     asked = Context(context.preset, context.results, context.work, method="fqe", watch=Hears(said))
-    with pytest.raises(InputError, match="method 'fqe' is unknown; expected one of kmifqe, kmifqe-identity"):
+    with pytest.raises(
+        InputError, match="method 'fqe' is unknown; expected one of kmifqe-paper, kmifqe-ident"
+    ):
         run_experiments("fig1a", asked)
     assert not context.results.exists()

@@ -36,7 +36,7 @@ def curves(axes):
     return {
         bars.get_label(): np.array(bars.lines[0].get_xydata())
         for bars in axes.containers
-        if bars.get_label() in ("KMIFQE", "w/o metric", "FQE")
+        if bars.get_label() in ("KMIFQE-paper", "w/o metric", "FQE-paper")
     }
 
 
@@ -51,41 +51,51 @@ def fig1a(*methods):
 def fig1b():
     sweep = [told(0.1, bandwidth=0.1), told(None, None, 0.2), told(0.4, bandwidth=0.4)]  # one diverged at 0.2
     return [
-        record("fig1b", "fixed", "kmifqe", dummies=2, by_bandwidth=sweep, h=None),
-        record("fig1b", "learned", "kmifqe", dummies=2, h=np.array([[0.2, 0.4], [0.3, 0.3]]), **errors(0.05)),
+        record("fig1b", "fixed", "kmifqe-paper", dummies=2, by_bandwidth=sweep, h=None),
+        record(
+            "fig1b",
+            "learned",
+            "kmifqe-paper",
+            dummies=2,
+            h=np.array([[0.2, 0.4], [0.3, 0.3]]),
+            **errors(0.05),
+        ),
     ]
 
 
 def shift():
     pairs = [(0.1, 1_000, ["width"]), (0.3, 1_000, ["width", "rows"]), (0.3, 100, ["rows"])]
     return [
-        record("shift", f"width-{w}-rows-{n}", "fqe", width=w, rows=n, panels=panels, **errors(w))
+        record("shift", f"width-{w}-rows-{n}", "fqe-paper", width=w, rows=n, panels=panels, **errors(w))
         for w, n, panels in pairs
     ]
 
 
 def test_dummies_are_drawn_in_order_each_method_in_its_colour():
-    figure = dummies_figure(fig1a("kmifqe", "kmifqe-identity"))
+    figure = dummies_figure(fig1a("kmifqe-paper", "kmifqe-identity"))
     left, right = figure.axes
-    np.testing.assert_allclose(curves(left)["KMIFQE"], [[1, 0.1], [4, 0.4]])
-    assert set(curves(right)) == {"KMIFQE", "w/o metric"}
+    np.testing.assert_allclose(curves(left)["KMIFQE-paper"], [[1, 0.1], [4, 0.4]])
+    assert set(curves(right)) == {"KMIFQE-paper", "w/o metric"}
     assert left.get_ylim() == right.get_ylim()
     colors = {bars.get_label(): bars.lines[0].get_color() for bars in left.containers}
-    assert colors == {"KMIFQE": style_of("kmifqe").color, "w/o metric": style_of("kmifqe-identity").color}
+    assert colors == {
+        "KMIFQE-paper": style_of("kmifqe-paper").color,
+        "w/o metric": style_of("kmifqe-identity").color,
+    }
     assert "3 logs of 1,000 rows, 2 trainings on each" in figure.get_suptitle()
 
 
 def test_a_bandwidth_where_a_trial_diverged_is_left_out_and_the_learned_one_is_marked():
     axes = bandwidths_figure(fig1b()).axes[0]
-    np.testing.assert_allclose(curves(axes)["KMIFQE"], [[0.1, 0.1], [0.4, 0.4]])
+    np.testing.assert_allclose(curves(axes)["KMIFQE-paper"], [[0.1, 0.1], [0.4, 0.4]])
     marks = {line.get_label(): line.get_xydata() for line in axes.get_lines()}
-    np.testing.assert_allclose(marks["KMIFQE, learned h"], [[0.3, 0.05]])
+    np.testing.assert_allclose(marks["KMIFQE-paper, learned h"], [[0.3, 0.05]])
 
 
 def test_the_middle_of_the_cross_is_in_both_panels_of_the_shift():
     left, right = shift_figure(shift()).axes
-    np.testing.assert_allclose(curves(left)["FQE"], [[0.1, 0.1], [0.3, 0.3]])
-    np.testing.assert_allclose(curves(right)["FQE"], [[100, 0.3], [1_000, 0.3]])
+    np.testing.assert_allclose(curves(left)["FQE-paper"], [[0.1, 0.1], [0.3, 0.3]])
+    np.testing.assert_allclose(curves(right)["FQE-paper"], [[100, 0.3], [1_000, 0.3]])
     assert left.get_title() == "at 1,000 rows"
 
 
@@ -95,7 +105,7 @@ def test_no_records_no_figure(draw):
 
 
 def test_each_experiment_with_records_gives_a_file(tmp_path):
-    written = save_paper_figures([*fig1a("kmifqe"), *shift()], tmp_path)
+    written = save_paper_figures([*fig1a("kmifqe-paper"), *shift()], tmp_path)
     assert written == [tmp_path / "fig1a.png", tmp_path / "shift.png"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in written)
 
@@ -118,17 +128,17 @@ def test_the_kernel_reaches_one_bandwidth_along_each_axis():
     q = np.arange(9.0).reshape(1, 3, 3)
     metric = np.array([[[4.0, 0.0], [0.0, 0.25]]])
     figure = landscapes_figure(
-        [landscape("fqe", q), landscape("kmifqe", q, metric=metric, h=np.array([[0.2]]))]
+        [landscape("fqe-paper", q), landscape("kmifqe-paper", q, metric=metric, h=np.array([[0.2]]))]
     )
     by_title = {axes.get_title(): axes for axes in figure.axes}
-    contour = by_title["KMIFQE"].get_lines()[0].get_xydata()
+    contour = by_title["KMIFQE-paper"].get_lines()[0].get_xydata()
     # h = 0.2 half ranges are 0.4 of torque: halved along the torque (A = 4), doubled along the dummy (A = 1/4).
     np.testing.assert_allclose(contour.max(axis=0), [0.5 + 0.2, 0.8], atol=2e-3)
     np.testing.assert_allclose(contour.min(axis=0), [0.5 - 0.2, -0.8], atol=2e-3)
-    assert not by_title["FQE"].get_lines()
+    assert not by_title["FQE-paper"].get_lines()
     assert "exact" in by_title
 
 
 def test_a_method_without_a_surface_is_left_out():
-    assert landscapes_figure([landscape("fqe", None)]) is None
+    assert landscapes_figure([landscape("fqe-paper", None)]) is None
     assert landscapes_figure([]) is None

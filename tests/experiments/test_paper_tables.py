@@ -18,6 +18,7 @@ from kmifqe.experiments.paper_tables import (
     error_table,
     fill_page,
     filled,
+    judged_table,
     likelihood_table,
     means_table,
     missing_line,
@@ -27,6 +28,7 @@ from kmifqe.experiments.paper_tables import (
     score_line,
     values_table,
 )
+from kmifqe.experiments.presets import METHODS
 from kmifqe.experiments.records import (
     RESULTS,
     LikelihoodRecord,
@@ -76,20 +78,21 @@ def cells(table, *start):
 
 
 def test_our_errors_stand_above_the_papers():
-    table = error_table([record("hopper", "kmifqe", 0.5), record("hopper", "sr-dice", 0.25, None)])
-    assert cells(table, "hopper", "population") == ["0.500 ± 0.010", "–", "–", "0.250", "–", "–"]
+    table = error_table([record("hopper", "kmifqe-paper", 0.5), record("hopper", "sr-dice", 0.25, None)])
+    assert cells(table, "hopper", "population") == ["0.500 ± 0.010", "–", "–", "–", "–", "0.250", "–"]
     assert cells(table, "", "paper") == [
         "0.023 ± 0.006",
-        "–",
         "0.034 ± 0.009",
-        "0.129 ± 0.023",
+        "–",
         "0.083 ± 0.011",
+        "–",
+        "0.129 ± 0.023",
         "–",
     ]
 
 
 def test_a_regenerated_row_stands_beside_d4rls_and_says_whose_it_is():
-    table = error_table([record("hopper-medium-replay-regenerated", "kmifqe", 0.5)])
+    table = error_table([record("hopper-medium-replay-regenerated", "kmifqe-paper", 0.5)])
     assert cells(table, "", "paper, D4RL")[0] == "0.536 ± 0.099"
 
 
@@ -126,12 +129,18 @@ def scored(row, method, errors):
     return record(row, method, None, values=values)
 
 
+def row_of(errors, row="ant"):
+    """Return records of all methods: by method the errors of its seeds, or 99 with every seed."""
+    return [scored(row, method, errors.get(method, (99.0, 99.0))) for method in METHODS]
+
+
 # Two seeds a and b off: RMSE² = (a² + b²)/2, and its standard error is |a² − b²|/2 through the root. 0.3 ± 0.1 here:
 TWO = (math.sqrt(0.09 + 0.06), math.sqrt(0.09 - 0.06))
 
 
+@pytest.mark.parametrize("ours", ["kmifqe", "auto"])
 @pytest.mark.parametrize(
-    ("ours", "baseline", "good"),
+    ("errors", "baseline", "good"),
     [
         ((0.1, 0.1), (0.2, 0.2), 1),
         (TWO, (0.21, 0.21), 1),
@@ -139,38 +148,57 @@ TWO = (math.sqrt(0.09 + 0.06), math.sqrt(0.09 - 0.06))
         ((9.0, 9.0), (0.1, None), 1),
     ],
 )
-def test_as_good_means_within_one_standard_error_of_the_difference(ours, baseline, good):
-    records = [
-        scored("ant", "kmifqe-best", ours),
-        scored("ant", "fqe", baseline),
-        scored("ant", "sr-dice", (99.0, 99.0)),
-    ]
-    line = score_line(records)
+def test_as_good_means_within_one_standard_error_of_the_difference(ours, errors, baseline, good):
+    line = score_line(row_of({ours: errors, "fqe": baseline}))
     assert f"on {good} of 1 rows." in line
     assert ("Behind: ant." in line) == (not good)
 
 
+def test_how_far_auto_is_behind_the_best_method_is_said():
+    near = row_of({"auto": (0.3, 0.3), "fqe": (0.25, 0.25)})
+    far = row_of({"auto": (0.8, 0.8), "sr-dice": (0.25, 0.25)}, "hopper")
+    assert score_line(near).endswith("auto's RMSE is at most 1.20 times the best method's (ant).")
+    assert score_line([*near, *far]).endswith(
+        "at most 3.20 times the best method's (hopper); more than 1.5 times on hopper (3.20)."
+    )
+
+
+def test_a_row_that_lacks_a_method_is_not_scored():
+    assert score_line(row_of({})[1:]).startswith("No row")
+    assert "of 1 rows." in score_line([*row_of({}), *row_of({}, "hopper")[1:]])
+
+
 def test_pendulum_is_scored_once_against_its_logged_first_states():
-    def pendulum(method, value):
-        both = {"population": error(None, truth=0.0), "logged_first_states": error(None, truth=1.0)}
-        return record("pendulum", method, None, values=np.array([value] * 2), errors=both)
+    both = {"population": error(None, truth=0.0), "logged_first_states": error(None, truth=1.0)}
+    values = {"auto": 1.1, "fqe": 0.1}  # auto is the nearer one to the value of the logged first states only
+    found = [
+        record("pendulum", method, None, values=np.array([values.get(method, 99.0)] * 2), errors=both)
+        for method in METHODS
+    ]
+    assert "on 1 of 1 rows." in score_line(found)
 
-    assert "on 1 of 1 rows." in score_line([pendulum("kmifqe-best", 1.1), pendulum("fqe", 0.1)])
-    assert score_line([record("ant", "fqe", 1.0)]).startswith("No row")
 
-
-def test_means_over_seeds_are_compared_with_means_over_as_many():
+def test_means_over_networks_are_compared_with_means_over_as_many():
     # Ours scatters around the truth, the baseline misses it by 0.5 with every seed.
-    ours = (-1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0)
-    records = [scored("ant", "kmifqe-best", ours), scored("ant", "fqe", [0.5] * 10)]
+    ours = [0.01 + sign for sign in (-1.0, 1.0) * 5]
+    ten = {method: [99.0] * 10 for method in METHODS} | {"auto": ours, "fqe": [0.5] * 10}
+    records = row_of(ten)
     line = score_line(records)
     assert "on 0 of 1 rows. Behind: ant." in line
-    assert "alike, 0 over 2, 1 over 4, 1 over 10." in line
-    assert "means" not in score_line([scored("ant", "kmifqe-best", [0.1]), scored("ant", "fqe", [0.2])])
-    # s² = 10/9: RMSE² = 10/9 (1/4 − 1/10) = 1/6
-    assert cells(means_table(records), "ant", "population")[1].startswith("0.408 ±")
-    assert cells(means_table(records), "ant", "population")[4] == "0.500 ± 0.000"
-    assert cells(means_table([scored("ant", "fqe", [0.5] * 3)]), "ant", "population")[4] == "–"
+    assert "alike: 0 over 2, 1 over 4, 1 over 10." in line
+    assert "means" not in score_line(row_of({"auto": [0.1], "fqe": [0.2]}))
+    # s² = 10/9: RMSE² = 0.01² + 10/9 (1/4 − 1/10) = 0.1668
+    means = dict(zip(METHODS, cells(means_table(records), "ant", "population")))
+    assert means["auto"].startswith("0.408 ±")
+    assert means["fqe"] == "0.500 ± 0.000"
+    assert cells(means_table([scored("ant", "fqe", [0.5] * 3)]), "ant", "population") == ["–"] * len(METHODS)
+
+
+def test_what_evaluate_would_say_of_a_row_stands_in_a_table_of_its_own():
+    said = record("ant", "auto", 1.0, values=np.array([1.0, 2.0]), interval=(1.0, 2.5), verdict="trustworthy")
+    table = judged_table([said, record("ant", "fqe-paper", 1.0)])
+    assert cells(table, "ant", "2.000") == ["–", "–", "1.500 (1.000 … 2.500), trustworthy"]
+    assert "hopper" not in judged_table([record("hopper", "fqe-paper", 1.0)])
 
 
 def test_policy_values_carry_their_errors():
@@ -223,7 +251,7 @@ def test_a_method_that_was_run_on_another_log_than_the_others_is_named():
 def test_the_papers_numbers_are_whole():
     assert len(TABLE1) == 12
     assert len(LIKELIHOODS) == len(POLICY_VALUES) == 6
-    assert TABLE1["walker2d"]["fqe"] == (241.319, 49.248)
+    assert TABLE1["walker2d"]["fqe-paper"] == (241.319, 49.248)
     assert max(LIKELIHOODS["walker2d-medium-expert"].items(), key=lambda item: item[1][0])[0] == 30
 
 
@@ -266,7 +294,7 @@ def test_a_page_is_filled_between_its_markers_and_nowhere_else(results, tmp_path
 def test_what_is_missing_is_named(results):
     line = missing_line(results, "smoke")
     assert line.startswith(
-        "Not run yet with preset smoke: pendulum (kmifqe, kmifqe-identity, fqe); hopper (all"
+        "Not run yet with preset smoke: pendulum (kmifqe-paper, kmifqe-identity, fqe-paper); hopper (all"
     )
     assert missing_line(results, "fast").count("(all methods)") == 12
     assert piece_text(results, "likelihoods", "smoke") == (

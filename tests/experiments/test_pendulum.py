@@ -54,7 +54,9 @@ def test_the_truth_is_of_the_logged_first_states_and_logs_differ_by_seed():
 def test_every_preset_has_a_log_and_runs(name):
     preset = PRESETS[name]
     assert mixture_log(preset, 2).dummies == 2
-    kernel, identity, fqe = (run_of(method, preset) for method in ("kmifqe", "kmifqe-identity", "fqe"))
+    kernel, identity, fqe = (
+        run_of(method, preset) for method in ("kmifqe-paper", "kmifqe-identity", "fqe-paper")
+    )
     assert kernel.estimator.config.metric == "learned"
     assert identity.estimator.config.metric == "identity"
     assert kernel.steps == identity.steps
@@ -111,7 +113,7 @@ def test_what_too_few_logs_cannot_tell_is_left_open(logs, known):
     assert tuple(name for name in ("variance", "rmse_error") if told[name] is not None) == known
 
 
-@pytest.mark.parametrize("method", ["fqe", "sr-dice"])
+@pytest.mark.parametrize("method", ["fqe-paper", "sr-dice"])
 def test_the_committed_figures_have_the_settings_of_their_preset(method):
     for record in read_records(ROOT / RESULTS, "shift", "small"):
         if record.method == method:

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from kmifqe.errors import InputError
+from kmifqe.estimators import entry_named, make_estimator
 from kmifqe.estimators.base import config_dict
-from kmifqe.estimators.kmifqe import BEST
-from kmifqe.estimators.kmifqe.config import KMIFQEConfig
+from kmifqe.estimators.registry import DEFAULT
+from kmifqe.estimators.sizing import ProblemSize
 from kmifqe.experiments.presets import (
     METHODS,
     PRESETS,
@@ -30,12 +31,12 @@ def test_the_paper_preset_is_the_papers_own_table_of_hyperparameters():
         ("mujoco", 2048, 1_000_000),
         ("d4rl", 2048, 1_000_000),
     ):
-        run = paper.run_of("kmifqe", kind)
+        run = paper.run_of("kmifqe-paper", kind)
         config = run.estimator.config
         assert (config.batch, run.steps, config.hidden, config.target_period) == (batch, steps, 256, 1000)
         assert (config.clip, config.clip_per_dimension) == ((1e-3, 2.0), kind == "mujoco")
         assert config.density_floor == (1e-3 if kind == "d4rl" else 1e-5)
-        assert paper.run_of("fqe", kind).estimator.config.inputs == "raw"
+        assert paper.run_of("fqe-paper", kind).estimator.config.inputs == "raw"
         assert paper.run_of("sr-dice", kind).estimator.config.stages == (30_000, 100_000, 250_000)
     assert (paper.rows["pendulum"], paper.rows["known"], paper.seeds) == (500_000, 1_000_000, 10)
     assert (paper.truth_episodes, paper.pendulum_truth_episodes) == (1_000, 1_500)
@@ -44,44 +45,49 @@ def test_the_paper_preset_is_the_papers_own_table_of_hyperparameters():
 @pytest.mark.parametrize("preset", PRESETS.values(), ids=lambda p: p.name)
 def test_every_method_has_its_settings_in_every_preset(preset):
     for kind in KINDS:
-        runs = {method: preset.run_of(method, kind) for method in METHODS}
+        runs = {m: preset.run_of(m, kind) for m, method in METHODS.items() if not method.members}
         assert runs["kmifqe-identity"].estimator.config.metric == "identity"
-        assert runs["fqe-standardized"].estimator.config.inputs == "standardized"
+        assert runs["fqe-paper"].estimator.config.inputs == "raw"
         assert sum(runs["sr-dice"].estimator.config.stages) == runs["sr-dice"].steps
-        best = runs["kmifqe-best"]
-        assert best.estimator.config.bias_step == best.steps // 2
-        assert best.estimator.config.average_step == best.steps * 3 // 4
-        assert best.steps == preset.steps.get("kmifqe-best", runs["kmifqe"].steps)
         assert all(run.steps >= 1 for run in runs.values())
 
 
 @pytest.mark.parametrize("name", ["small", "fast", "paper"])
-def test_every_method_follows_its_target_network_for_five_horizons(name):
+def test_what_users_get_is_what_evaluate_would_fit(name):
+    """The columns KMIFQE and FQE have the registry's defaults, sized by the row's log, and auto averages the two."""
+    size = ProblemSize(rows=25_000, gamma=0.99)
+    for method in ("kmifqe", "fqe"):
+        run = preset_named(name).run_of(method, "mujoco", size)
+        asked = make_estimator(method, DEFAULT, (), None, size)
+        assert run.estimator.config == asked.config
+        assert run.steps == asked.default_steps
+    deterministic = {each for each in entry_named("auto").panel if entry_named(each).targets != "stochastic"}
+    assert set(METHODS["auto"].members) == deterministic
+    floors = {
+        kind: preset_named(name).run_of("kmifqe", kind, size).estimator.config.density_floor for kind in KINDS
+    }
+    assert floors == {
+        "pendulum": 1e-5,
+        "mujoco": 1e-5,
+        "d4rl": 1e-3,
+    }  # of a known density, and of a fitted one
+
+
+@pytest.mark.parametrize("name", ["small", "fast", "paper"])
+def test_every_method_of_the_paper_follows_its_target_network_for_five_horizons(name):
     # A value learned by bootstrapping falls short by about exp(-copies (1 - γ)): of 5 horizons, by 0.7 %.
     preset = preset_named(name)
     for row in map(row_named, table_rows(preset)):
-        kernel, best, fqe, sr_dice = (
-            preset.run_of(method, row.kind) for method in ("kmifqe", "kmifqe-best", "fqe", "sr-dice")
+        kernel, fqe, sr_dice = (
+            preset.run_of(method, row.kind) for method in ("kmifqe-paper", "fqe-paper", "sr-dice")
         )
         copies = {
-            "kmifqe": kernel.steps / kernel.estimator.config.target_period,
-            "kmifqe-best": best.steps / best.estimator.config.target_period,
-            "fqe": fqe.steps * fqe.estimator.config.tau,
+            "kmifqe-paper": kernel.steps / kernel.estimator.config.target_period,
+            "fqe-paper": fqe.steps * fqe.estimator.config.tau,
             "sr-dice": sr_dice.estimator.config.stages[1] * sr_dice.estimator.config.tau,
         }
         for method, count in copies.items():
             assert count * (1.0 - row.gamma) > 4.99, (row.name, method)
-
-
-@pytest.mark.parametrize("preset", PRESETS.values(), ids=lambda p: p.name)
-def test_the_best_settings_are_the_same_on_every_row(preset):
-    steps = {"bias_step", "average_step"}  # shares of a row's steps
-    changed = {name for name, value in vars(BEST).items() if value != getattr(KMIFQEConfig(), name)} - steps
-    configs = [
-        {field: getattr(preset.run_of("kmifqe-best", kind).estimator.config, field) for field in changed}
-        for kind in KINDS
-    ]
-    assert configs[0] == configs[1] == configs[2]
 
 
 def test_the_full_table_has_the_papers_twelve_rows():
@@ -152,7 +158,7 @@ def test_the_committed_records_of_the_papers_methods_have_the_settings_of_their_
     records = read_records(ROOT / RESULTS, "table1")
     assert records
     for record in records:
-        if record.method != "kmifqe-best":  # learned in other units than the records' own
+        if not METHODS[record.method].is_default:
             run = preset_named(record.preset).run_of(record.method, row_named(record.row).kind)
             asked = {**record.settings, "config": config_dict(run.estimator.config), "steps": run.steps}
             assert is_done(ROOT / RESULTS, Place(record.preset, "table1", record.row, record.method), asked)

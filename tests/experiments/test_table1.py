@@ -39,7 +39,7 @@ def run(tmp_path, monkeypatch):
             preset,
             tmp_path / results,
             tmp_path / "work",
-            method="fqe",
+            method="fqe-paper",
             resume=resume,
             watch=Stops(),
         )

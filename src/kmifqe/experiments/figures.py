@@ -32,7 +32,7 @@ from kmifqe.worlds.pendulum import value_of_states
 from kmifqe.worlds.pendulum_dynamics import MAX_TORQUE, observe, state_of, step
 from kmifqe.worlds.pendulum_policies import WithDummies
 
-KERNEL_METHODS = ("kmifqe", "kmifqe-identity")
+KERNEL_METHODS = ("kmifqe-paper", "kmifqe-identity")
 
 # Figure 1a: bias² and variance of V̂ against the number of dummy actions, with and without the learned metric.
 FIG1A_DUMMIES = {"smoke": (1,), "small": (1, 2, 4), "fast": (1, 2, 3, 4), "paper": (1, 2, 3, 4)}
@@ -102,7 +102,7 @@ FIG1B = Experiment("fig1b", lambda preset: ("fixed", "learned"), _run_bandwidths
 # Shift: error against how far the behaviour is from the target, and against the length of the log, an experiment left
 # in the comments of the paper's source. The behaviour is a Gaussian around the target's torque and around half the
 # greatest dummy, where the target's dummy is 0; the narrower, the further off it is.
-SHIFT_METHODS = ("kmifqe", "kmifqe-identity", "fqe", "sr-dice")
+SHIFT_METHODS = ("kmifqe-paper", "kmifqe-identity", "fqe-paper", "sr-dice")
 SHIFT_TRIALS = {"smoke": (2, 2), "small": (3, 1), "fast": (3, 2), "paper": (10, 1)}
 
 
@@ -157,7 +157,7 @@ def shifted_log(row: str) -> ShiftedLog:
 SHIFT = Experiment("shift", _shift_rows, _run_shift, SHIFT_METHODS)
 
 # Figure 2: Q over torque and dummy at several pendulum states, KMIFQE with its metric beside FQE and the exact Q.
-FIG2_METHODS = ("kmifqe", "fqe")
+FIG2_METHODS = ("kmifqe-paper", "fqe-paper")
 FIG2_SEEDS = {"smoke": 2, "small": 2, "fast": 3, "paper": 3}  # trainings on one log; the first is drawn
 POINTS = {"smoke": 5, "small": 31, "fast": 31, "paper": 31}  # of each action axis
 DECIMALS = 4  # of a stored Q

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kmifqe.experiments.study_tables import Coverage, Line
 
 AGAINST = "logged_first_states"
-DODGE = {"kmifqe": -1.5, "kmifqe-identity": 1.5, "fqe": -3.0, "sr-dice": 3.0}  # points
+DODGE = {"kmifqe-paper": -1.5, "kmifqe-identity": 1.5, "fqe-paper": -3.0, "sr-dice": 3.0}  # points
 MAP = "cividis"  # even in lightness, and the same to every kind of colour vision
 TARGET = {"marker": "o", "s": 46, "color": "#D55E00", "edgecolors": "black", "linewidths": 0.9, "zorder": 4}
 LEVELS = 14

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from kmifqe.errors import InputError
 from kmifqe.experiments.policies import shipped_training
 from kmifqe.experiments.presets import METHODS, REGENERATED, TASKS, preset_named, row_named, table_rows
@@ -25,7 +27,7 @@ from kmifqe.report.terminal import number, plus_minus
 Printed = tuple[float, float]  # mean, one standard error
 
 # Table 1: RMSE over 10 seeds, by row and method.
-PAPER_METHODS = ("kmifqe", "kmifqe-identity", "sr-dice", "fqe")
+PAPER_METHODS = ("kmifqe-paper", "kmifqe-identity", "sr-dice", "fqe-paper")
 _TABLE1: dict[str, tuple[Printed, Printed, Printed, Printed]] = {
     "pendulum": ((0.115, 0.018), (0.250, 0.032), (1.641, 0.426), (8.126, 2.962)),
     "hopper": ((0.023, 0.006), (0.034, 0.009), (0.129, 0.023), (0.083, 0.011)),
@@ -65,8 +67,11 @@ _LIKELIHOODS: dict[str, tuple[Printed, Printed, Printed, Printed]] = {
 }
 LIKELIHOODS = {row: dict(zip(COMPONENTS, printed)) for row, printed in _LIKELIHOODS.items()}
 
-OURS = "kmifqe-best"
-BASELINES = [name for name, method in METHODS.items() if method.base != METHODS[OURS].base]
+OURS = ("kmifqe", "auto")
+WORST_RATIO = 1.5  # of auto's error to that of the row's best method: what auto should stay below
+JUDGED = tuple(
+    name for name, method in METHODS.items() if method.is_default
+)  # they have interval and verdict
 LABELS = [method.label for method in METHODS.values()]
 TRUTHS = {"logged_first_states": "logged first states", "population": "population"}
 POLICIES = {"target": "π̃", "behavior_mean": "μ̃", "behavior": "μ"}
@@ -108,36 +113,65 @@ def means_table(records: Records) -> str:
 
 
 def score_line(records: Records) -> str:
-    """Return on how many rows KMIFQE at our best settings is as good as the best baseline: of seeds, and of means.
+    """Return on how many rows what users get is as good as the best method, and how far auto is from it.
 
-    As good: its RMSE is at most the baseline's plus one standard error of their difference. Pendulum counts
-    once, against the logged first states. Means are of as many seeds for the baselines as for KMIFQE.
+    As good: the RMSE of KMIFQE or of auto is at most that of the row's best method plus one standard error of their
+    difference. Pendulum counts once, against the logged first states. Means are of as many networks for every method.
     """
-    good, lost = _score(records, 1)
+    good, lost, ratios = _score(records, 1)
     rows = len(good) + len(lost)
     if not rows:
-        return "No row has been run with both KMIFQE at our best settings and a baseline."
+        return "No row has been run with all methods."
     behind = f" Behind: {', '.join(lost)}." if lost else ""
     seeds = min(len(record.values) for record in records)
     means = [f"{len(_score(records, count)[0])} over {count}" for count in MEANS if count <= seeds]
-    read = f" Read as means over seeds, every method alike, {', '.join(means)}." if means else ""
+    read = f" Read as means over networks, every method alike: {', '.join(means)}." if means else ""
+    worst = max(ratios, key=ratios.__getitem__)
+    over = [f"{row} ({ratio:.2f})" for row, ratio in ratios.items() if ratio > WORST_RATIO]
+    further = f"; more than {WORST_RATIO} times on {', '.join(over)}" if over else ""
     return (
-        f"KMIFQE at our best settings is better than the best baseline, or within one standard error of the "
-        f"difference, on {len(good)} of {rows} rows.{behind}{read}"
+        f"KMIFQE or auto is the best method, or within one standard error of the difference from it, on "
+        f"{len(good)} of {rows} rows.{behind}{read} auto's RMSE is at most {ratios[worst]:.2f} times the best "
+        f"method's ({worst}){further}."
     )
 
 
-def _score(records: Records, seeds: int) -> tuple[list[str], list[str]]:
-    """Return the rows where a mean over seeds of our best is as good as one of the best baseline, and the others."""
+def _score(records: Records, seeds: int) -> tuple[list[str], list[str], dict[str, float]]:
+    """Return the rows where ours is as good as the best method, the other rows, and auto's ratio by row.
+
+    `records` are Table 1's; rows that lack a method are left out. `seeds` is how many networks a mean is over. The
+    ratio is that of auto's RMSE to the best method's.
+    """
     good: list[str] = []
     lost: list[str] = []
+    ratios: dict[str, float] = {}
     for row, truth, found in _compared(records):
-        baselines = [_rmse(found[m], truth, seeds) for m in BASELINES if m in found]
-        if row in (*good, *lost) or OURS not in found or not baselines:
+        if row in ratios or not METHODS.keys() <= found.keys():
             continue
-        ours, best = _rmse(found[OURS], truth, seeds), min(baselines)
+        errors = {method: _rmse(record, truth, seeds) for method, record in found.items()}
+        ours, best = min(errors[method] for method in OURS), min(errors.values())
         (good if ours[0] <= best[0] + math.hypot(ours[1], best[1]) else lost).append(row)
-    return good, lost
+        ratios[row] = errors["auto"][0] / best[0]
+    return good, lost, ratios
+
+
+def judged_table(records: Records) -> str:
+    """Return what `evaluate` would say of each row: V, value, interval and verdict of what users get."""
+    lines: list[tuple[str, ...]] = []
+    for row, truth, found in _compared(records):
+        said = {method: record for method, record in found.items() if record.verdict}
+        if not said or (lines and lines[-1][0] == row):
+            continue
+        cells = [_judged(said[method]) if method in said else NOTHING for method in JUDGED]
+        lines.append((row, number(next(iter(said.values())).errors[truth]["truth"]), *cells))
+    return _table(("row", "V", *(METHODS[method].label for method in JUDGED)), lines)
+
+
+def _judged(record: TableRecord) -> str:
+    finite = record.values[np.isfinite(record.values)]
+    value = number(float(finite.mean())) if len(finite) else NOTHING
+    low, high = (number(end) for end in record.interval) if record.interval else (NOTHING, NOTHING)
+    return f"{value} ({low} … {high}), {record.verdict}"
 
 
 def values_table(records: Records) -> str:
@@ -221,6 +255,7 @@ PIECES = {
     "conditions": Piece("table1", "", conditions_line),
     "errors": Piece("table1", "RMSE over seeds, ± one standard error", error_table),
     "score": Piece("table1", "", score_line),
+    "judged": Piece("table1", "What `kmifqe evaluate` says: value, 95 % interval, verdict", judged_table),
     "means": Piece("table1", "RMSE of means of four seeds, ± one standard error", means_table),
     "bias": Piece("table1", "Mean V̂ − V over seeds, ± the seeds' standard deviation", bias_table),
     "values": Piece("table1", "R and V of the policies, ± one standard error", values_table),

@@ -117,8 +117,8 @@ def demo_problem(log: MixtureLog, seed: int) -> DemoProblem:
     )
 
 
-def small_estimators(config: SmallSizes = SMALL) -> list[tuple[Estimator, int]]:
-    """Return the paper's four estimators in the sizes of the preset `small`, with their steps."""
+def small_runs(config: SmallSizes = SMALL) -> dict[str, Run]:
+    """Return the paper's four methods in the sizes of the preset `small`."""
     learned = KMIFQEConfig(
         hidden=config.hidden,
         batch=256,
@@ -126,6 +126,7 @@ def small_estimators(config: SmallSizes = SMALL) -> list[tuple[Estimator, int]]:
         decay_steps=config.steps,
         target_period=config.target_period,
         clip=(1e-3, config.clip),
+        metric_period=SMALL_METRIC_PERIOD,
     )
     ratio = SRDICEConfig(
         hidden=config.hidden,
@@ -135,12 +136,12 @@ def small_estimators(config: SmallSizes = SMALL) -> list[tuple[Estimator, int]]:
         learning_rate=config.sr_dice_learning_rate,
         center_rewards=False,
     )
-    return [
-        (make_kmifqe(learned), config.steps),
-        (make_kmifqe(replace(learned, metric="identity")), config.steps),
-        (make_fqe(replace(PAPER_FQE, hidden=config.hidden)), config.fqe_steps),
-        (make_sr_dice(ratio), sum(config.sr_dice_stages)),
-    ]
+    return {
+        "kmifqe-paper": Run(make_kmifqe(learned), config.steps),
+        "kmifqe-identity": Run(make_kmifqe(replace(learned, metric="identity")), config.steps),
+        "fqe-paper": Run(make_fqe(replace(PAPER_FQE, hidden=config.hidden)), config.fqe_steps),
+        "sr-dice": Run(make_sr_dice(ratio), sum(config.sr_dice_stages)),
+    }
 
 
 def mixture_log(preset: Preset, dummies: int) -> MixtureLog:
@@ -152,12 +153,7 @@ def mixture_log(preset: Preset, dummies: int) -> MixtureLog:
 
 def run_of(method: str, preset: Preset) -> Run:
     """Return the estimator and steps of a preset: those that were tried at that size for `small`."""
-    if preset.name != "small":
-        return preset.run_of(method, "pendulum")
-    estimator, steps = next(run for run in small_estimators() if run[0].name == method)
-    if isinstance(estimator.config, KMIFQEConfig):
-        estimator = make_kmifqe(replace(estimator.config, metric_period=SMALL_METRIC_PERIOD))
-    return Run(estimator, steps)
+    return small_runs()[method] if preset.name == "small" else preset.run_of(method, "pendulum")
 
 
 @lru_cache(maxsize=KEPT_TRIALS)

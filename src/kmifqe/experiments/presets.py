@@ -9,6 +9,8 @@ from typing import Any, Literal, NamedTuple
 
 from kmifqe.errors import InputError
 from kmifqe.estimators import Estimator, entry_named, make_estimator
+from kmifqe.estimators.registry import DEFAULT
+from kmifqe.estimators.sizing import TYPICAL, ProblemSize
 
 PENDULUM = "pendulum"
 TASKS = {  # -v4: the closest to the paper's -v2 that Gymnasium still has
@@ -31,9 +33,20 @@ class Method:
     """A column of Table 1: an estimator, perhaps with settings of its own."""
 
     label: str  # in tables and figures
-    base: str  # the method whose sizes it has, where a preset has none for itself
+    base: str  # the method whose sizes it has in a preset; DEFAULT: those that users get
     estimator: str  # its name in the registry
     settings: tuple[str, ...] = ()
+
+    @property
+    def is_default(self) -> bool:
+        """Whether it is what users get: sized by the log, with episode weights for every network, and judged."""
+        return self.base == DEFAULT
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The methods that it averages; none for one that is fitted."""
+        panel = entry_named(self.estimator).panel
+        return tuple(name for name, method in METHODS.items() if method.is_default and name in panel)
 
     @property
     def needs_density(self) -> bool:
@@ -42,12 +55,13 @@ class Method:
 
 
 METHODS = {
-    "kmifqe": Method("KMIFQE", "kmifqe", "kmifqe-paper"),
-    "kmifqe-best": Method("KMIFQE, our best", "kmifqe", "kmifqe-best"),
+    "kmifqe-paper": Method("KMIFQE-paper", "kmifqe", "kmifqe-paper"),
     "kmifqe-identity": Method("w/o metric", "kmifqe", "kmifqe-identity"),
+    "kmifqe": Method("KMIFQE", DEFAULT, "kmifqe"),
+    "fqe-paper": Method("FQE-paper", "fqe", "fqe-paper"),
+    "fqe": Method("FQE", DEFAULT, "fqe"),
     "sr-dice": Method("SR-DICE", "sr-dice", "sr-dice", ("center_rewards=false",)),
-    "fqe": Method("FQE", "fqe", "fqe-paper"),
-    "fqe-standardized": Method("FQE, standardised", "fqe", "fqe-paper", ("inputs=standardized",)),
+    "auto": Method("auto", DEFAULT, "auto"),
 }
 
 
@@ -77,9 +91,9 @@ class Preset:
     rows: Mapping[str, int]  # logged rows, by row of the table or by recipe
     truth_episodes: int
     training: Training
-    # By method or its base; a tuple has the steps of each stage. Default: the estimator's own.
+    # By a method's base; a tuple has the steps of each stage. Default: the estimator's own.
     steps: Mapping[str, int | tuple[int, ...]]
-    # Texts such as "field=value", by base; those of "" are for every method.
+    # Texts such as "field=value", by base; those of "" are for every method that is not a user's default.
     settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     fast: bool = True  # whether KMIFQE has its fast settings or the paper's
     fit_settings: Mapping[str, Any] = field(default_factory=dict)  # fields of behavior.FitConfig
@@ -92,14 +106,26 @@ class Preset:
         """Return the methods that Table 1 runs on rows of a recipe."""
         return self.methods.get(recipe, tuple(METHODS))
 
-    def run_of(self, method: str, kind: str) -> Run:
-        """Return the estimator of a method for a kind of row, and its steps."""
+    def run_of(self, method: str, kind: str, size: ProblemSize = TYPICAL) -> Run:
+        """Return the estimator of a method that is fitted, and its steps.
+
+        `kind` is that of the row. `size` is the size of its log, which the methods that are a user's default need.
+        """
         if method not in METHODS:
             raise InputError(f"method {method!r} is unknown; expected one of {', '.join(METHODS)}")
         found = METHODS[method]
-        texts = (*self.settings.get("", ()), *self.settings.get(found.base, ()), *found.settings)
+        steps = self.steps.get(found.base)
+        own = (*self.settings.get(found.base, ()), *found.settings)
+        if found.is_default:
+            texts = (
+                *(("density_floor=1e-3",) if kind == "d4rl" else ()),
+                *own,
+            )  # as `evaluate` for a fitted μ
+            assert not isinstance(steps, tuple)
+            estimator = make_estimator(found.estimator, DEFAULT, texts, steps, size)
+            return Run(estimator, steps or estimator.default_steps)
+        texts = (*self.settings.get("", ()), *own)
         column = f"{kind}-fast" if self.fast else kind
-        steps = self.steps.get(method, self.steps.get(found.base))
         if isinstance(steps, tuple):
             stages = f"stages={','.join(map(str, steps))}"
             return Run(make_estimator(found.estimator, column, (stages, *texts)), sum(steps))
@@ -122,8 +148,9 @@ PRESETS = {
         truth_episodes=2,
         pendulum_truth_episodes=20,
         training=Training(steps=160, envs=4, hidden=8, episodes=1, checkpoints=3),
-        steps={"kmifqe": 20, "fqe": 20, "sr-dice": (5, 5, 10)},
+        steps={"kmifqe": 20, "fqe": 20, "sr-dice": (5, 5, 10), DEFAULT: 20},
         settings={
+            DEFAULT: ("hidden=8", "batch=16"),
             "": ("hidden=8", "features=8", "batch=16", "ratio_batch=16", "value_rows=50", "target_period=5"),
             "kmifqe": ("metric_period=2",),
         },
@@ -131,10 +158,10 @@ PRESETS = {
         tasks=("hopper",),
         trains_policies=True,
         methods={  # compiling is nearly all the time: the figures use the programs of Pendulum's methods again
-            "pendulum": ("kmifqe", "kmifqe-identity", "sr-dice", "fqe"),
-            "known": ("fqe",),
-            "mix": ("kmifqe-best",),
-            "replay": ("fqe-standardized",),
+            "pendulum": ("kmifqe-paper", "kmifqe-identity", "sr-dice", "fqe-paper"),
+            "known": ("fqe-paper",),
+            "mix": ("kmifqe", "fqe", "auto"),
+            "replay": ("fqe",),
         },
     ),
     "small": Preset(
@@ -158,7 +185,7 @@ PRESETS = {
         rows={"pendulum": 500_000, "known": 1_000_000, "mix": 1_000_000} | _REPLAY_ROWS,
         truth_episodes=1_000,
         training=Training(steps=1_000_000, envs=32, hidden=256, episodes=10),
-        steps={"kmifqe-best": 100_000, "fqe": 200_000, "sr-dice": (10_000, 35_000, 85_000)},
+        steps={"fqe": 200_000, "sr-dice": (10_000, 35_000, 85_000)},
         settings={"sr-dice": ("tau=0.02",)},
     ),
     "paper": Preset(

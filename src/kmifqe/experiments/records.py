@@ -127,6 +127,9 @@ class TableRecord(ExperimentRecord, kw_only=True):
     trajectory: dict[str, np.ndarray]  # step, V̂ per seed, and the infos' means over seeds
     errors: dict[str, Errors]  # by truth: see `error_of`
     density: dict[str, Any] | None = None  # where it was fitted: components, likelihood, warnings
+    interval: tuple[float, float] | None = None  # of 95 %, for the mean over networks: of what users get
+    verdict: str = ""  # likewise
+    members: dict[str, float] = {}  # of an average: the methods that it averages, with their weights
 
 
 class DataRecord(ExperimentRecord, kw_only=True):

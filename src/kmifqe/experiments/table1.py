@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,17 @@ import numpy as np
 from kmifqe.behavior import FitConfig, FitReport, Fitted, fit_or_load
 from kmifqe.estimators import Estimate
 from kmifqe.estimators.base import config_dict
+from kmifqe.estimators.sizing import ProblemSize
 from kmifqe.experiments.context import MUJOCO, Context, Experiment
 from kmifqe.experiments.data import Log, data_settings, prepare_log, read_log
 from kmifqe.experiments.presets import METHODS, Row, file_rows, fitted_rows, row_named, table_rows
 from kmifqe.experiments.records import error_of, settings_hash
 from kmifqe.mdp.problem import Problem
+from kmifqe.store.checkpoints import CheckpointFolder
+from kmifqe.trust.checks import measure
+from kmifqe.trust.choice import average
+from kmifqe.trust.interval import interval_of
+from kmifqe.trust.verdict import judge_run
 
 DENSITY = "tanh-mixture"
 MOST_POINTS = 50  # of a stored trajectory
@@ -38,15 +45,19 @@ def run_row(name: str, context: Context) -> None:
         density, report, _ = fitted_density(row, log, context)
     problem = Problem.build(log.transitions, log.target, density, row.gamma)
     context.say(f"{name}: {problem!r}")
+    counts = {"rows": len(log.transitions), "episodes": log.transitions.n_episodes}
+    counts |= {"in_sample": problem.counts.in_sample, "terminated": problem.counts.terminated}
+    estimates: dict[str, Estimate] = {}
     for method, settings in wanted.items():
-        place = context.place("table1", name, method)
-        checkpoints = context.checkpoints(place, settings)
-        run = context.preset.run_of(method, row.kind)
-        estimate, problem = context.fit(problem, run, seeds=context.preset.seeds, checkpoints=checkpoints)
-        counts = {"rows": len(log.transitions), "episodes": log.transitions.n_episodes}
-        counts |= {"in_sample": problem.counts.in_sample, "terminated": problem.counts.terminated}
+        members = METHODS[method].members
+        for each in members or (method,):
+            if each not in estimates:
+                estimates[each], problem = _fit(row, each, problem, context)
+        if members:
+            estimates[method] = average(method, [estimates[each] for each in members])
+        estimate = estimates[method]
         context.keep(
-            place,
+            context.place("table1", name, method),
             settings,
             estimate.seconds,
             packages=MUJOCO,
@@ -55,8 +66,50 @@ def run_row(name: str, context: Context) -> None:
             counts=counts,
             density=None if report is None else _density_summary(report),
             **estimate_fields(estimate, log.truths),
+            **(
+                _judged([estimates[each] for each in members], estimate) if METHODS[method].is_default else {}
+            ),
         )
-        checkpoints.clear()
+        if not METHODS[method].is_default:
+            _checkpoints(row, method, context).clear()
+    for method in estimates:  # those of members are of use until their average is kept
+        _checkpoints(row, method, context).clear()
+
+
+def _fit(row: Row, method: str, problem: Problem, context: Context) -> tuple[Estimate, Problem]:
+    """Return the estimate of a method that is fitted, and the problem to go on with.
+
+    `row` names the log that `problem` was built from. What users get is fitted as they get it: every network weights
+    the episodes in its own way, and what checks look at is measured.
+    """
+    run, is_default = context.preset.run_of(method, row.kind, _size(row, context)), METHODS[method].is_default
+    estimate, problem = context.fit(
+        problem,
+        run,
+        seeds=context.preset.seeds,
+        bootstrap=is_default,
+        checkpoints=_checkpoints(row, method, context),
+    )
+    if is_default:
+        estimate = replace(estimate, measurements=measure(run.estimator, estimate, problem))
+    return estimate.without_state(), problem
+
+
+def _checkpoints(row: Row, method: str, context: Context) -> CheckpointFolder:
+    """Return where the fit of a `method` to the log of a `row` keeps how far it is."""
+    return context.checkpoints(
+        context.place("table1", row.name, method), _method_settings(row, method, context)
+    )
+
+
+def _judged(members: Sequence[Estimate], estimate: Estimate) -> dict[str, Any]:
+    """Return the interval and the verdict of an estimate, and the weights of its `members` if it is an average."""
+    interval, verdicts = interval_of(estimate), judge_run([estimate, *members]).verdicts
+    return {
+        "interval": None if interval is None else (interval.low, interval.high),
+        "verdict": verdicts[estimate.estimator].word,
+        "members": dict(estimate.members),
+    }
 
 
 TABLE1 = Experiment("table1", table_rows, run_row, tuple(METHODS), _prepare, file_rows)
@@ -87,17 +140,31 @@ def _wanted(row: Row, context: Context) -> dict[str, dict[str, Any]]:
 
 def _method_settings(row: Row, method: str, context: Context) -> dict[str, Any]:
     """Return everything that decides a record: estimator, steps, seeds, data, and the density where fitted."""
-    run = context.preset.run_of(method, row.kind)
     fitted = row.kind == "d4rl" and METHODS[method].needs_density
     return {
-        # Which KMIFQE or FQE it is, the config says.
-        "estimator": run.estimator.name.removesuffix("-best").removesuffix("-paper"),
-        "config": config_dict(run.estimator.config),
-        "steps": run.steps,
+        **_training_settings(row, method, context),
         "seeds": context.preset.seeds,
         "gamma": row.gamma,
         **(_fit_settings(row, context) if fitted else {"data": data_settings(row, context)}),
     }
+
+
+def _training_settings(row: Row, method: str, context: Context) -> dict[str, Any]:
+    """Return what is fitted: an estimator with its config and steps, or the members of an average with theirs."""
+    found = METHODS[method]
+    if found.members:
+        return {each: _training_settings(row, each, context) for each in found.members}
+    run = context.preset.run_of(method, row.kind, _size(row, context))
+    return {"estimator": found.estimator, "config": config_dict(run.estimator.config), "steps": run.steps}
+
+
+def _size(row: Row, context: Context) -> ProblemSize:
+    """Return the size that a row's defaults follow from: its rows as logged, known before the log is read."""
+    settings = data_settings(row, context)
+    rows = (
+        settings["rows"] if "rows" in settings else len(read_log(row.name, context).transitions)
+    )  # of a file
+    return ProblemSize(rows, row.gamma)
 
 
 def _fit_settings(row: Row, context: Context) -> dict[str, Any]:
