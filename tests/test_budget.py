@@ -64,6 +64,27 @@ def quick(minutes: float | None, heard: Heard, **more: object) -> kmifqe.Result:
     )
 
 
+def test_the_first_estimate_of_a_large_log_learns_from_some_of_its_episodes(tmp_path, monkeypatch):
+    monkeypatch.setattr(budget, "SAMPLE_ROWS", 150)
+    monkeypatch.setattr(budget, "SAMPLE_EPISODES", 5)
+    monkeypatch.setattr(budget, "_training_seconds", lambda *_: 100.0)
+    monkeypatch.setattr(budget, "FIRST_SECONDS", 0.0)
+    heard, out = Heard(), tmp_path / "run"
+    short = quick(0.1, heard, out=out)
+    sample = budget.first_sample(a_log())
+    assert sample.n_episodes == 7
+    assert any("133 of 380 rows" in note for note in short.question.notes)
+    assert short.comparison.logged.episodes == 7
+    longer = quick(30, Heard(), out=out, resume=True)
+    assert longer.comparison.logged.episodes == 20
+    assert not longer.question.notes
+
+
+def test_few_long_episodes_are_no_sample(monkeypatch):
+    monkeypatch.setattr(budget, "SAMPLE_ROWS", 150)
+    assert budget.first_sample(a_log()) is None
+
+
 def test_the_whole_recipe_is_fitted_at_once_where_it_is_soon_done():
     heard = Heard()
     result = quick(None, heard)

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from kmifqe.behavior import FitReport, FitRequest, TanhMixture, fit_or_load, parse_behavior
-from kmifqe.budget import evaluate_within, make_budget
+from kmifqe.budget import evaluate_within, first_sample, make_budget
 from kmifqe.cluster import Cluster, connect
 from kmifqe.errors import InputError, shown
 from kmifqe.estimators import Estimator, Progress, make_estimator
@@ -108,7 +108,7 @@ def evaluate(
         settings: changes to them, such as "clip=0.001,10" or "fqe.hidden=128".
         steps: training steps of every estimator; by default the preset's.
         minutes: the time that the preset "default" may take; by default 10 on a CPU and 3 on a GPU. After a first
-            estimate the largest fit follows that the time allows (docs/evidence/speed.md). Other presets, and a
+            estimate the largest fit follows that the time allows (docs/guides/runs.md). Other presets, and a
             number of steps, fix the sizes and take the time they take.
         seeds: how many networks are trained side by side, or the seeds themselves.
         bootstrap: whether every network weights the log's episodes in its own way, which an interval needs.
@@ -169,9 +169,15 @@ def evaluate(
             watch.note(note)
         behavior = behavior_or_default(behavior, made, log, watch)
         density, fit_report = find_density(behavior, made, log, target, policy_normalization, run, watch)
-        problem = Problem.build(
-            log, target, density, gamma, trajectories=follow_episodes(made), draws=DRAWS if stochastic else 0
+        build = partial(
+            Problem.build,
+            policy=target,
+            behavior=density,
+            gamma=gamma,
+            trajectories=follow_episodes(made),
+            draws=DRAWS if stochastic else 0,
         )
+        problem = build(log)
         question = Question.about(
             problem,
             data=log.name if isinstance(data, Transitions) else str(data),
@@ -181,7 +187,10 @@ def evaluate(
             accepted=accept,
         )
         returns = credited_returns(log, gamma)
-        del log
+        some = None if budget is None else first_sample(log)
+        sample = None if some is None else build(some)
+        sample_returns = None if some is None else credited_returns(some, gamma)
+        del log, some
         announce(problem, watch)
         judge = partial(
             _judged,
@@ -191,17 +200,17 @@ def evaluate(
             run=run,
             on_progress=on_progress,
             watch=watch,
-            logged_returns=returns,
             references=dict(references or {}),
             command=command,
             behavior_fit=fit_report,
-            shared=Shared(),
             cluster=cluster,
             blocks=ray_blocks,
         )
+        judge_log = partial(judge, logged_returns=returns, shared=Shared())
+        judge_sample = partial(judge, logged_returns=sample_returns, shared=Shared())
         if budget is None:
             made = make(behavior, size_of(problem))
-            return judge(problem, made, question, steps=[steps] * len(made), seeds=seeds)[0]
+            return judge_log(problem, made, question, steps=[steps] * len(made), seeds=seeds)[0]
         all_seeds = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
 
         def judge_rung(
@@ -209,10 +218,11 @@ def evaluate(
         ) -> tuple[Result, Problem]:
             asked = msgspec.structs.replace(question, notes=(*question.notes, note)) if note else question
             own = all_seeds[: rung.networks]
+            judge = judge_sample if problem is sample else judge_log
             return judge(problem, made, asked, steps=[None] * len(made), seeds=own, part=part)
 
         sized = partial(make, behavior)
-        return evaluate_within(budget, problem, len(all_seeds), sized, judge_rung, watch)
+        return evaluate_within(budget, problem, sample, len(all_seeds), sized, judge_rung, watch)
 
 
 def evaluate_problem(

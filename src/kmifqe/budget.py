@@ -16,12 +16,16 @@ from kmifqe.estimators.forecast import make_forecast
 from kmifqe.estimators.registry import DEFAULT, entry_named, fitted_names
 from kmifqe.estimators.sizing import ProblemSize, Rung, ladder, size_of
 from kmifqe.io.format import duration, number
-from kmifqe.mdp import Problem
+from kmifqe.mdp import Problem, Transitions
 from kmifqe.report.result import Result
 from kmifqe.report.watch import Watch
 
 CPU_MINUTES, GPU_MINUTES = 10.0, 3.0
 FIRST_SECONDS = 45.0  # a whole recipe that takes less needs no first estimate before it
+# The first estimate learns from about so many rows of a larger log, but not from fewer episodes than these, whose
+# scatter its interval needs. Its steps are few, and KMIFQE's work for every row at each copy of the target network
+# would take longer than all of them.
+SAMPLE_ROWS, SAMPLE_EPISODES = 100_000, 50
 # A larger fit takes less time than the ratio of the arithmetic says, because larger products use the cores better,
 # but hardly less than this share: where even that is too long, no time is spent on measuring it.
 HOPELESS = 0.1
@@ -69,14 +73,29 @@ def make_budget(
     return Budget(minutes)
 
 
+def first_sample(log: Transitions) -> Transitions | None:
+    """Return the episodes of a large `log` that the first estimate learns from; None where it learns from all."""
+    if len(log) <= 2 * SAMPLE_ROWS:
+        return None
+    sample = log.some_episodes(SAMPLE_ROWS)
+    return sample if sample.n_episodes >= SAMPLE_EPISODES else None
+
+
 def evaluate_within(
-    budget: Budget, problem: Problem, networks: int, make: Make, judge: Judge, watch: Watch
+    budget: Budget,
+    problem: Problem,
+    sample: Problem | None,
+    networks: int,
+    make: Make,
+    judge: Judge,
+    watch: Watch,
 ) -> Result:
     """Return the result of the largest fit that `budget` has time for, after a first estimate.
 
     Args:
         budget: the time that the evaluation may take.
         problem: the arrays to learn from.
+        sample: a part of them that the first estimate learns from; None for all of them.
         networks: how many networks the whole recipe has.
         make: returns the estimators with the recipe of a problem size.
         judge: fits them, and returns their result and the problem to go on with.
@@ -88,12 +107,15 @@ def evaluate_within(
     if is_small and _training_seconds(whole, make(whole.size), problem) <= FIRST_SECONDS:
         return judge(problem, whole, make(whole.size), "", "")[0]
     started = time.perf_counter()
-    result, problem = judge(problem, first, make(first.size), _part(first, whole), _note(first, whole))
+    learned = problem if sample is None else sample
+    seen = "" if sample is None else f" from {sample.counts.used:,} of {problem.counts.used:,} rows"
+    result, learned = judge(learned, first, make(first.size), _part(first, whole), _note(first, whole, seen))
+    problem = learned if sample is None else problem
     took = time.perf_counter() - started
     beside = max(0.0, took - sum(each.seconds for each in result.estimates))  # compiling and examining
     if first != whole:
         watch.say(
-            f"first estimate: {_in_short(result)}; {duration(max(budget.left, 0.0))} of the time is left"
+            f"first estimate{seen}: {_in_short(result)}; {duration(max(budget.left, 0.0))} of the time is left"
         )
     unreached: list[tuple[Rung, float]] = []
     for rung in rungs[:0:-1]:
@@ -132,9 +154,11 @@ def _in_short(result: Result) -> str:
     return f"{number(result.value)} per step{between}, {result.verdict.word}"
 
 
-def _note(rung: Rung, whole: Rung) -> str:
-    """Return what the record says of a rung that is not the whole recipe."""
-    return "" if rung == whole else f"sized for the time: {rung}; the whole recipe for this log is {whole}"
+def _note(rung: Rung, whole: Rung, seen: str = "") -> str:
+    """Return what the record says of a rung that is not the whole recipe; `seen`: of which rows, if not of all."""
+    return (
+        "" if rung == whole else f"sized for the time: {rung}{seen}; the whole recipe for this log is {whole}"
+    )
 
 
 def _part(rung: Rung, whole: Rung) -> str:

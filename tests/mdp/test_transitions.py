@@ -200,3 +200,15 @@ def test_vectors_and_single_columns_are_the_same(encoded, same_log):
 def test_broken_arrays_are_refused_with_a_sentence(encoded, field, change, message):
     with pytest.raises(InputError, match=f"^mylog: {message}"):
         Transitions.from_arrays(**{**encoded, field: change(encoded[field])}, name="mylog")
+
+
+def test_some_episodes_are_whole_and_in_time_order(log):
+    lengths = np.bincount(log.episode)
+    part = log.some_episodes(int(lengths.sum() - lengths.min()))
+    assert 0 < part.n_episodes < log.n_episodes
+    numbers = part.states[:, 0]  # a state is its episode's number and its step
+    kept = np.isin(log.states[:, 0], numbers)
+    for name in ("states", "actions", "rewards", "next_states", "terminated", "truncated", "has_next_action"):
+        np.testing.assert_array_equal(getattr(part, name), getattr(log, name)[kept])
+    np.testing.assert_array_equal(part.episode, np.searchsorted(np.unique(numbers), numbers))
+    assert log.some_episodes(len(log)).n_episodes == log.n_episodes

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -280,6 +281,21 @@ class Transitions:
     def n_episodes(self) -> int:
         """How many episodes the log holds."""
         return int(self.episode[-1]) + 1
+
+    def some_episodes(self, rows: int, seed: int = 0) -> Transitions:
+        """Return whole episodes, drawn with `seed`, that have at most so many `rows` together, in time order."""
+        lengths = np.bincount(self.episode)
+        drawn = np.random.default_rng(seed).permutation(self.n_episodes)
+        chosen = np.zeros(self.n_episodes, bool)
+        chosen[drawn[np.cumsum(lengths[drawn]) <= rows]] = True
+        kept = np.flatnonzero(chosen[self.episode])
+        whole = {field.name: getattr(self, field.name) for field in fields(self)}
+        part: dict[str, Any] = {
+            name: column[kept] for name, column in whole.items() if isinstance(column, np.ndarray)
+        }
+        numbers = np.cumsum(chosen, dtype=np.int32) - 1  # of the episodes that are kept
+        part["episode"] = numbers[part["episode"]]
+        return replace(self, **part)
 
     def __repr__(self) -> str:
         return (
