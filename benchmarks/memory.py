@@ -139,9 +139,6 @@ def small_estimator(name: str, hidden: int) -> Estimator:
     settings = {"hidden": hidden, "batch": 256}
     if hasattr(entry.config, "target_period"):
         settings["target_period"] = 2  # so that two steps hold a refresh
-    for begins in ("bias_step", "average_step"):
-        if getattr(entry.config, begins, 0):
-            settings[begins] = 1
     return entry.make(replace(entry.config, **settings))
 
 

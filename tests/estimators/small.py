@@ -162,7 +162,6 @@ _QUICK_DICE = {"hidden": 32, "batch": 64, "learning_rate": 3e-3, "decay_steps": 
 QUICK: dict[str, dict[str, Any]] = {
     "kmifqe": _QUICK_KMIFQE | {"tau": 0.05, "clip": (1e-3, 10.0)},
     "kmifqe-paper": _QUICK_KMIFQE,
-    "kmifqe-best": _QUICK_KMIFQE | {"bias_step": 5, "average_step": 5},  # early, for runs of a few steps
     "kmifqe-identity": _QUICK_KMIFQE,
     "fqe": _QUICK_FQE,
     "fqe-paper": _QUICK_FQE,

@@ -26,7 +26,8 @@ from kmifqe.estimators import Estimator, fit
 from kmifqe.estimators.base import bootstrapped, mean_over_rows, of_seed, row_means, row_weights
 from kmifqe.estimators.fit import _init, _values, make_plan
 from kmifqe.estimators.forecast import make_forecast
-from kmifqe.estimators.kmifqe.sampling import Minibatch, loss_weights
+from kmifqe.estimators.kmifqe.sampling import loss_weights
+from kmifqe.maths.sampling import Accepted
 from kmifqe.mdp.problem import Problem
 
 
@@ -125,16 +126,16 @@ def test_rows_are_drawn_by_episode_weight_times_importance_weight(mode: str) -> 
     assert infos["ess"].mean() == pytest.approx(exact_ess, rel=0.05)
 
 
-def test_rows_of_fqe_count_by_their_episode_weights() -> None:
+def test_terminal_rows_count_by_their_episode_weights() -> None:
     problem = uneven_chain()
-    last = problem.counts.in_sample - 1
-    rows = jnp.array([0, 1, 2, 3, 4, 5, 6, last])  # the last one terminated
-    filled = jnp.array([1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 1.0])
-    batch = Minibatch(rows, filled, is_fqe=rows >= 6, effective_sample_size=jnp.float32(1.0))
-    counts = loss_weights(batch, row_means(problem), problem)
+    first, last = problem.counts.nonterminal, problem.counts.in_sample - 1
+    rows = jnp.array([0, 1, 2, first, last])  # the last two terminated
+    filled = jnp.array([True, True, False, True, True])
+    drawn = Accepted(rows, filled, mean_weight=jnp.float32(1.0), mean_square=jnp.float32(1.0))
+    counts = loss_weights(drawn, row_means(problem), problem)
     u = np.asarray(problem.episode_weights, np.float64)[np.asarray(problem.episode)]
-    expected = [1.0, 1.0, 1.0, 0.0, 0.0, 0.0, u[6] / u[: last + 1].mean(), u[last] / u[: last + 1].mean()]
-    np.testing.assert_allclose(counts, expected, rtol=1e-5)
+    mean = u[first : last + 1].mean()
+    np.testing.assert_allclose(counts, [1.0, 1.0, 0.0, u[first] / mean, u[last] / mean], rtol=1e-5)
 
 
 # --- Values: what the weights alone do to V̂ is known in closed form where γ = 0

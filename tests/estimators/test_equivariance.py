@@ -13,7 +13,7 @@ from kmifqe.mdp.transitions import Transitions
 from kmifqe.worlds.lqr import LQR, random_lqr
 
 SMALL = ["hidden=8", "features=8", "batch=32", "ratio_batch=32", "value_rows=500", "target_period=10"]
-EQUIVARIANT = ["kmifqe", "kmifqe-best", "fqe", "sr-dice", "wis", "wpdis", "dr", "wdr", "mdr", "best-dice"]
+EQUIVARIANT = ["kmifqe", "fqe", "sr-dice", "wis", "wpdis", "dr", "wdr", "mdr", "best-dice"]
 STEPS = 30
 
 

@@ -83,18 +83,6 @@ def test_as_the_kernel_narrows_only_the_targets_own_actions_are_left_and_the_val
     assert found.value == pytest.approx(relaxed, abs=0.05), "rewards are −2 to 2"
 
 
-def test_rows_of_fqe_take_off_their_share_of_the_kernels_bias() -> None:
-    # Unclipped weights have mean 1 at every state, so a share of the rows is the same share of every bootstrap.
-    h, half_at = 0.6, 0.75
-    problem, world, truth = lqr_problem(dummies=1)
-    shift = world.relaxation_shift(h, np.eye(2))
-    result = run(quick("kmifqe-identity", bandwidth=h, half_fqe_at=half_at), problem)
-    share = half_at / (half_at + result.infos["ess"].mean() / problem.counts.in_sample)
-    assert 0.4 < share < 0.8
-    assert shift < -0.2
-    assert result.value - truth == pytest.approx((1 - share) * shift, abs=0.05)
-
-
 @pytest.mark.parametrize("name", ["kmifqe-paper", "kmifqe"])
 @pytest.mark.parametrize("terminated", [True, False])
 def test_only_the_flag_of_the_last_row_tells_an_end_from_a_cut(name: str, terminated: bool) -> None:
@@ -303,20 +291,6 @@ def test_between_two_metrics_the_bandwidth_is_that_of_the_last_copys_values() ->
         after, _ = estimator.step(jax.random.key(1), jnp.int32(0), state, problem)
         bandwidths.append(float(after.log_h))
     assert bandwidths[0] == pytest.approx(bandwidths[1], abs=1e-4)
-
-
-def test_the_estimate_is_the_mean_over_the_copies_from_the_average_step_on() -> None:
-    problem, _, _ = lqr_problem()
-    estimator = quick("kmifqe-paper", target_period=5, average_step=20)
-    often, seldom = (fit(estimator, problem, seeds=2, steps=50, record_every=every) for every in (5, 50))
-    late = often.recorded_steps > 20
-    np.testing.assert_allclose(often.values, often.trajectory[late].mean(axis=0), rtol=1e-5)
-    np.testing.assert_array_equal(often.values, seldom.values)
-    assert (np.abs(often.values - often.trajectory[-1]) > 1e-4).all()
-    stop = lambda steps, values: steps[-1] == 15  # noqa: E731
-    before = fit(estimator, problem, seeds=2, steps=50, record_every=5, stop=stop)
-    assert before.steps == 15
-    np.testing.assert_array_equal(before.values, before.trajectory[-1])
 
 
 def test_in_units_of_returns_an_untrained_network_is_the_same_one_around_the_logs_own_returns() -> None:

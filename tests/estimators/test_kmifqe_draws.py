@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from estimators.small import PAPER_CLIP, chain_kmifqe, chain_problem, first_state, lqr_problem, quick
-from kmifqe.estimators import Estimator, KMIFQEConfig
+from kmifqe.estimators import Estimator
 from kmifqe.estimators.kmifqe.algorithm import KMIFQEState
-from kmifqe.estimators.kmifqe.sampling import bits_for_fqe, with_fqe_rows
-from kmifqe.maths.sampling import Accepted, Interval, build_envelope
+from kmifqe.maths.sampling import Interval, build_envelope
 from kmifqe.mdp.problem import Problem
 
 SINGLE_STEPS = 300  # side by side, from one state
@@ -169,22 +168,3 @@ def test_between_two_envelopes_h_is_kept_within_the_interval() -> None:
     ):
         _, infos = steps_from(estimator, state._replace(h=far), problem, sets_of_rows(problem))
         np.testing.assert_array_equal(infos["h"], float(getattr(state.envelope.interval, end)))
-
-
-def test_fewer_rows_near_the_target_leave_more_places_to_fqe() -> None:
-    problem, _, _ = lqr_problem()
-    n, size = problem.counts.in_sample, 4_000
-    config = KMIFQEConfig(batch=size, half_fqe_at=0.05)
-    drawn = Accepted(
-        jnp.zeros(size, int), jnp.zeros(size, bool), jnp.float32(0.2), jnp.float32(0.2**2 / 0.01)
-    )
-    random_bits = jax.random.bits(jax.random.key(0), (bits_for_fqe(config),))
-    batch = with_fqe_rows(config, random_bits, drawn, problem)
-    assert batch.effective_sample_size == pytest.approx(0.01 * n)
-    own = np.asarray(batch.is_fqe)
-    share = 0.05 / (0.05 + 0.01)
-    assert abs(own.mean() - share) < 4 * np.sqrt(share * (1 - share) / size)
-    np.testing.assert_array_equal(batch.filled, own)  # a place stays empty, unless FQE fills it
-    np.testing.assert_array_equal(np.asarray(batch.rows)[~own], 0)
-    rows = np.asarray(batch.rows)[own]
-    assert abs(rows.mean() - (n - 1) / 2) < 4 * n / np.sqrt(12 * len(rows))

@@ -17,7 +17,7 @@ from kmifqe.maths.kernel import clipped_weight
 from kmifqe.maths.metric import optimal_metric
 from kmifqe.mdp.problem import Problem
 
-WITH_Q = ("kmifqe", "kmifqe-paper", "kmifqe-best", "kmifqe-identity", "fqe", "fqe-paper")
+WITH_Q = ("kmifqe", "kmifqe-paper", "kmifqe-identity", "fqe", "fqe-paper")
 
 
 @cache

@@ -46,26 +46,6 @@ def test_a_fast_presets_learning_rate_falls_over_the_steps_that_are_asked_for() 
     assert make_estimator("kmifqe-paper", "mujoco", steps=500).config.decay_steps == 0
 
 
-def test_kmifqe_at_its_best_is_the_papers_with_other_settings_and_a_name_of_its_own() -> None:
-    plain, best = make_estimator("kmifqe-paper", "mujoco-fast"), make_estimator("kmifqe-best", "mujoco-fast")
-    assert (plain.name, best.name) == ("kmifqe-paper", "kmifqe-best")
-    changed = {f: value for f, value in vars(best.config).items() if getattr(plain.config, f) != value}
-    assert changed == {
-        "cut_actions": True,
-        "half_fqe_at": 0.02,
-        "units": "returns",
-        "bias": "held",
-        "bias_step": 50_000,
-        "average_step": 75_000,
-    }
-
-
-def test_the_steps_of_the_best_settings_are_shares_of_those_asked_for() -> None:
-    config = make_estimator("kmifqe-best", "fast", steps=400).config
-    assert (config.bias_step, config.average_step, config.decay_steps) == (200, 300, 400)
-    assert make_estimator("kmifqe-best", "fast", ["average_step=0"], 400).config.average_step == 0
-
-
 @pytest.mark.parametrize("name", ["fqe", "fqe-paper", "sr-dice"])
 def test_a_fast_preset_leaves_the_baselines_settings_alone(name: str) -> None:
     assert make_estimator(name, "mujoco-fast").config == make_estimator(name, "mujoco").config
@@ -153,11 +133,3 @@ def test_unknown_names_are_refused_with_those_known() -> None:
 def test_a_senseless_value_is_refused_by_name(name: str, setting: str) -> None:
     with pytest.raises(InputError, match=setting.partition("=")[0]):
         make_estimator(name, settings=[setting])
-
-
-@pytest.mark.parametrize("settings", [("bias_step=500", "bias=held"), ("average_step=500",)])
-def test_what_would_never_begin_is_refused(settings: tuple[str, ...]) -> None:
-    name = settings[0].partition("=")[0]
-    assert getattr(make_estimator("kmifqe-paper", "fast", settings, steps=501).config, name) == 500
-    with pytest.raises(InputError, match=f"{name} is 500; expected less than the 500 steps of the fit"):
-        make_estimator("kmifqe-paper", "fast", settings, steps=500)

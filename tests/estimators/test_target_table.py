@@ -14,11 +14,9 @@ import pytest
 from estimators.small import chain_problem, lqr_problem, quick, run
 from kmifqe.estimators import KMIFQEConfig
 from kmifqe.estimators.base import network_input
-from kmifqe.estimators.kmifqe.algorithm import RefreshKind
 from kmifqe.estimators.kmifqe.rows import (
     CHUNK,
     TargetTable,
-    action_bias,
     bootstrap_value,
     build_table,
     for_every_row,
@@ -145,41 +143,11 @@ def test_a_network_that_reads_cut_actions_has_the_value_at_the_edge_of_the_box_b
     np.testing.assert_array_equal(cut.squared, raw.squared)  # the density is that of the action as drawn
 
 
-@pytest.mark.parametrize(
-    "setting", [{"bias": "subtracted"}, {"bias": "held", "bias_step": 750}], ids=lambda s: s["bias"]
-)
-def test_the_kernels_bias_is_recorded_and_subtracted(setting: dict[str, Any]) -> None:
+def test_the_kernels_bias_is_recorded_and_subtracted() -> None:
     """On a quadratic Q there is no other: without it V̂ lands on the value, not on the relaxed fixed point."""
     h = 0.6
     problem, world, truth = lqr_problem(dummies=1)
     shift = world.relaxation_shift(h, np.eye(2))
-    result = run(quick("kmifqe-identity", bandwidth=h, **setting), problem)
+    result = run(quick("kmifqe-identity", bandwidth=h, bias="subtracted"), problem)
     assert abs(result.value - truth) < 0.25 * abs(shift)
     assert result.infos["bias"][-1].mean() == pytest.approx(shift, rel=0.25)
-
-
-def test_a_held_bias_is_that_of_the_mean_network_up_to_its_step() -> None:
-    estimator = quick("kmifqe-paper", bias="held", bias_step=60, target_period=50, metric_period=2)
-    kinds = [estimator.refresh.kind(step) for step in range(50, 301, 50)]
-    averages = RefreshKind(copy=True, metrics=True, averages=True)
-    holds, values = RefreshKind(copy=True, metrics=True, holds_bias=True), RefreshKind(copy=True)
-    assert kinds == [averages, holds, values, holds, values, holds]
-    # From the first copy on, which need not have a new metric.
-    estimator = quick("kmifqe-paper", bias="held", bias_step=60, target_period=50, metric_period=5)
-    kinds = [estimator.refresh.kind(step) for step in range(50, 301, 50)]
-    begins = RefreshKind(copy=True, holds_bias=True)
-    assert kinds == [averages, begins, values, values, holds, values]
-
-    problem, _, _ = lqr_problem()
-    # A twentieth of the steps up to there holds two copies.
-    estimator = quick("kmifqe-paper", bias="held", bias_step=2_000, target_period=50)
-    state = estimator.init(jax.random.key(0), problem)
-    learned = state._replace(params=network(problem, 1))
-    averaged = estimator.refresh.run(averages, learned, problem)
-    mean = jax.tree.map(lambda old, new: 0.5 * old + 0.5 * new, state.params, learned.params)
-    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7), averaged.bias_network, mean)
-    np.testing.assert_array_equal(averaged.table.bias, 0.0)
-    held = estimator.refresh.run(holds, averaged, problem)
-    assert held.bias_network is averaged.bias_network
-    expected = for_every_row(KMIFQEConfig(), mean, problem, action_bias)
-    np.testing.assert_allclose(held.table.bias, expected, rtol=1e-4, atol=1e-5)

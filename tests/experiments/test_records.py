@@ -109,10 +109,13 @@ def test_only_a_record_of_the_same_settings_counts_as_done(tmp_path):
 
 
 def test_a_setting_that_the_record_or_the_program_lacks_counts_as_what_changed_nothing(tmp_path):
-    written(tmp_path, record(config={"hidden": 8, "bias_share": 1.0}))
-    assert is_done(tmp_path, PLACE, {"config": {"hidden": 8, "average_step": 0, "start_at_mean": False}})
-    assert not is_done(tmp_path, PLACE, {"config": {"hidden": 8, "average_step": 5}})
-    assert not is_done(tmp_path, PLACE, {"config": {"hidden": 9, "average_step": 0}})
+    gone = {"bias_share": 1.0, "bias_step": 0, "average_step": 0, "half_fqe_at": 0.0, "start_at_mean": False}
+    written(tmp_path, record(config={"hidden": 8, **gone}))
+    assert is_done(tmp_path, PLACE, {"config": {"hidden": 8, "units": "rewards", "tau": 0.0}})
+    assert not is_done(tmp_path, PLACE, {"config": {"hidden": 8, "tau": 0.5}})
+    assert not is_done(tmp_path, PLACE, {"config": {"hidden": 9}})
+    written(tmp_path, record(config={"hidden": 8, **gone, "half_fqe_at": 0.02}))
+    assert not is_done(tmp_path, PLACE, {"config": {"hidden": 8}})
 
 
 @pytest.mark.parametrize(

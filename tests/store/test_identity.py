@@ -27,6 +27,17 @@ def test_the_same_run_has_no_differences():
     assert differences(of(problem), of(problem), HERE) == []
 
 
+def test_a_setting_that_only_one_of_two_versions_has_is_refused_as_such():
+    present = of(lqr_problem()[0])
+    config = present["plan"]["config"] | {"gone": 0}
+    other = present | {"plan": present["plan"] | {"config": config}}
+    for stored, now, word in ((other, present, "with"), (present, other, "without")):
+        with pytest.raises(
+            InputError, match=f"made by a version {word} the setting gone; go on with that version"
+        ):
+            differences(stored, now, HERE)
+
+
 @pytest.mark.parametrize(
     "field", ["states", "actions", "rewards", "next_states", "terminated", "episode", "state_mean"]
 )

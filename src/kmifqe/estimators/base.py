@@ -100,9 +100,6 @@ class Estimator(NamedTuple):
     kernel: Kernel | None = None  # None: it learns from all rows, without importance weights
     # Steps, γ -> the largest share of V that can have arrived by then; None: it arrives at once.
     arrived: Callable[[int, float], float | None] = lambda steps, gamma: None
-    check_steps: Callable[[int], None] | None = (
-        None  # refuses a number of steps that the config does not suit
-    )
     at_once: bool = False  # it needs no training: one step answers, however many are asked for
     uses_density: bool = False  # it weights logged actions by their density; with a `kernel` always
 

@@ -217,10 +217,6 @@ def make_mdr(config: MDRConfig) -> Estimator:
     def final_value(state: MDRState, problem: Problem) -> Float[Array, ""]:
         return mended_over_rows(partial(ratio, state.ratio, problem), fqe, state.fqe, problem)
 
-    def check_steps(steps: int) -> None:
-        if other.check_steps is not None:
-            other.check_steps(steps)
-
     return Estimator(
         "mdr",
         config,
@@ -233,7 +229,6 @@ def make_mdr(config: MDRConfig) -> Estimator:
         network=lambda state, problem: fqe.network(state.fqe, problem),  # type: ignore[misc]
         ratio=lambda state, problem, rows: ratio(state.ratio, problem, rows),
         arrived=fqe.arrived,
-        check_steps=check_steps,
     )
 
 

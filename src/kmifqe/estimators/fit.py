@@ -247,8 +247,6 @@ def make_plan(
         raise InputError("seeds is empty; expected at least one")
     require(steps >= 1, "steps", steps, "at least 1")
     require(record_every is None or record_every >= 1, "record_every", record_every, "at least 1")
-    if estimator.check_steps is not None:
-        estimator.check_steps(steps)
     if problem.episode_weights is not None:
         raise InputError("the problem carries episode weights; `fit` draws them, where bootstrap is True")
     refresh = estimator.refresh

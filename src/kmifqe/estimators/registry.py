@@ -185,8 +185,6 @@ def make_estimator(
         estimator = estimator._replace(default_steps=own_size.steps)
     elif entry.steps_at is not None:
         estimator = estimator._replace(default_steps=entry.steps_at(preset))
-    if estimator.check_steps is not None:
-        estimator.check_steps(steps or estimator.default_steps)
     return estimator
 
 

@@ -25,6 +25,8 @@ WITHOUT_EFFECT = {
     "bias_share": 1.0,
     "start_at_mean": False,
     "average_step": 0,
+    "bias_step": 0,
+    "half_fqe_at": 0.0,
     "units": "rewards",
     "bounded": False,
     "center_rewards": False,

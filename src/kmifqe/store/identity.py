@@ -180,9 +180,14 @@ def _refuse_other_plan(then: dict[str, Any], now: dict[str, Any], path: Path) ->
     for name, value in now.items():
         before = then.get(name, Plan._field_defaults.get(name))  # a version without the field had the default
         if isinstance(value, dict) and isinstance(before, dict):
-            for key in sorted(value.keys() | before.keys()):
-                if value.get(key) != before.get(key):
-                    _refuse(path, key, before.get(key), value.get(key))
+            for key in sorted(value.keys() ^ before.keys()):
+                raise InputError(
+                    f"{path}: was made by a version {'with' if key in before else 'without'} the setting {key}; go "
+                    "on with that version, choose another --out, or --force to start again"
+                )
+            for key in sorted(value):
+                if value[key] != before[key]:
+                    _refuse(path, key, before[key], value[key])
         elif before != value:
             _refuse(path, name, before, value)
 

@@ -27,14 +27,12 @@ from kmifqe.maths.metric import optimal_metric
 from kmifqe.mdp.problem import Problem
 
 __all__ = [
-    "BEST",
     "DEFAULT",
     "ENTRIES",
     "PAPER",
     "KMIFQEConfig",
     "KMIFQEState",
     "make_kmifqe",
-    "make_kmifqe_best",
 ]
 
 PAPER = KMIFQEConfig()
@@ -57,7 +55,6 @@ def make_kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
             recomputed=("table", "envelope") if config.tau else ("table", "envelope", "target"),
             restart_every=config.metric_steps,
         ),
-        final_value=partial(algorithm.averaged_value, config) if config.average_step else None,
         q=jax.jit(partial(_q, config)),
         network=partial(_network, config),
         features=jax.jit(partial(_features, config)),
@@ -74,7 +71,6 @@ def make_kmifqe(config: KMIFQEConfig = PAPER) -> Estimator:
             bias_removed=partial(_bias_removed, config),
         ),
         arrived=partial(_arrived, config),
-        check_steps=config.check_steps,
     )
 
 
@@ -105,33 +101,6 @@ def _at_preset(preset: str, steps: int | None) -> dict[str, Any]:
         return dict(_COLUMNS[preset])
     changes = _COLUMNS.get(column, _COLUMNS["pendulum"]) | _FAST | {"decay_steps": steps or PRESETS[preset]}
     return changes | _FAST_PENDULUM if column == "pendulum" else changes
-
-
-# Our best documented settings, the same for every task (docs/notes/best_settings.md has what each does, and what was
-# tried). Most systems cut actions to the box and most targets act at its edge, where a smooth Q of uncut actions
-# rounds a corner off. Where few rows have an action near the target's, FQE's rows fill the minibatch. Where hardly
-# any row teaches Q it keeps its initial value, and the log's mean reward is nearer to V than 0. From half of the
-# steps on the kernel's bias is subtracted; V̂ is the mean over the copies of the last quarter.
-BEST = KMIFQEConfig(
-    cut_actions=True,
-    half_fqe_at=0.02,
-    units="returns",
-    bias="held",
-    bias_step=500_000,  # of a million; `_best_at_preset` takes the shares of the steps that there are
-    average_step=750_000,
-)
-
-
-def _best_at_preset(preset: str, steps: int | None) -> dict[str, Any]:
-    """Return a preset's settings, with the bias held from half of the steps on and V̂ averaged over a quarter."""
-    total = steps or PRESETS[preset]
-    return _at_preset(preset, steps) | {"bias_step": max(total // 2, 1), "average_step": total * 3 // 4}
-
-
-@cache  # one object per config, as of `make_kmifqe`
-def make_kmifqe_best(config: KMIFQEConfig = BEST) -> Estimator:
-    """Return KMIFQE under the name of its best settings, so that both can stand in one table."""
-    return make_kmifqe(config)._replace(name="kmifqe-best")
 
 
 # What users get (docs/estimators/kmifqe.md has why): weights are cut at 10, the kernel's bias is subtracted, Q is
@@ -196,18 +165,6 @@ ENTRIES = (
         sized=_sized,
     ),
     _PAPER,
-    replace(
-        _PAPER,
-        name="kmifqe-best",
-        label="KMIFQE, best settings",
-        color="#c4500a",
-        dark_color="#f08a4b",
-        config=BEST,
-        make=make_kmifqe_best,
-        summary="KMIFQE with our best settings, the same for every task",
-        page="docs/notes/best_settings.md",
-        at_preset=_best_at_preset,
-    ),
     replace(
         _PAPER,
         name="kmifqe-identity",
@@ -276,11 +233,7 @@ def _hessians_and_metrics(
 
 
 def _bias_removed(config: KMIFQEConfig, estimate: Estimate) -> float | None:
-    """Return how far V̂ moved by subtracting the kernel's bias; None where it was not subtracted, or not yet."""
-    finite = np.isfinite(estimate.values)
-    if config.bias == "subtracted":
-        return -float(np.mean(estimate.infos["bias"][-1][finite]))
-    before = int(np.searchsorted(estimate.recorded_steps, config.held_from, side="right")) - 1
-    if config.bias == "ignored" or not 0 <= before < len(estimate.recorded_steps) - 1:
+    """Return how far V̂ moved by subtracting the kernel's bias; None where it was not subtracted."""
+    if config.bias == "ignored":
         return None
-    return float(np.mean(estimate.values[finite] - estimate.trajectory[before][finite]))
+    return -float(np.mean(estimate.infos["bias"][-1][np.isfinite(estimate.values)]))

@@ -2,7 +2,7 @@
 
 `step` is the inner loop: bandwidth, weights and resampling, TD update. `refresh` is the outer one: a copy of the
 target network, Hessians and metrics. Between two copies the target network does not change, so what it gives for
-every row is kept in a table, and a step touches only h. Departures from the paper are the parts at the end.
+every row is kept in a table, and a step touches only h. The kernel's bias, a departure from the paper, is at the end.
 """
 
 from __future__ import annotations
@@ -29,11 +29,10 @@ from kmifqe.estimators.kmifqe import rows as table
 from kmifqe.estimators.kmifqe import sampling
 from kmifqe.estimators.kmifqe.config import KMIFQEConfig
 from kmifqe.estimators.kmifqe.rows import TargetTable, inputs, log_mu
-from kmifqe.estimators.kmifqe.sampling import Minibatch
 from kmifqe.maths import mlp
 from kmifqe.maths.batches import minibatch_pass
 from kmifqe.maths.kernel import log_kernel, optimal_bandwidth, value_bias, variance_term
-from kmifqe.maths.sampling import Envelope, row_numbers
+from kmifqe.maths.sampling import Accepted, Envelope, row_numbers
 from kmifqe.mdp.problem import Problem
 
 RUNNING = 0.05  # weight of a step in the running mean of log h
@@ -51,9 +50,7 @@ class KMIFQEState(NamedTuple):
     log_v: Float[Array, ""]  # running log of v, used where μ(π̃(s')|s') is unknown
     units: ValueUnits  # what the network's output means
     row_means: RowMeans | None  # of the rows' bootstrap weights; None without a bootstrap
-    bias_network: mlp.QParams | None  # the mean network whose bias is subtracted, with bias="held"
-    target: mlp.QParams | None  # the target network, where a step asks it for rows (`_keeps_target`)
-    averaged: _MeanValue | None  # V̂ as a mean over copies, with an average_step
+    target: mlp.QParams | None  # the target network, where a step asks it for the rows of its minibatch
 
 
 def init(config: KMIFQEConfig, key: Array, problem: Problem) -> KMIFQEState:
@@ -67,7 +64,7 @@ def init(config: KMIFQEConfig, key: Array, problem: Problem) -> KMIFQEState:
     params = mlp.init_q(network_key, problem.state_dim + problem.action_dim, config.hidden)
     first = table.build_table(config, params, problem, metric=False)
     h = jnp.float32(config.bandwidth or 1.0) if first.bandwidths is None else first.bandwidths.pilot
-    first = first._replace(bias=_first_bias(config, params, problem))
+    first = first._replace(bias=_bias_for_every_row(config, params, problem))
     state = KMIFQEState(
         params,
         _optimizer(config).init(params),
@@ -78,24 +75,13 @@ def init(config: KMIFQEConfig, key: Array, problem: Problem) -> KMIFQEState:
         log_v=jnp.float32(jnp.nan),
         units=value_units(problem, config.units),
         row_means=means,
-        bias_network=params if config.bias == "held" else None,
-        target=params if _keeps_target(config) else None,
-        averaged=_MeanValue(jnp.float32(0), jnp.float32(0)) if config.average_step else None,
+        target=None if config.has_target_values else params,
     )
     if config.bandwidth is not None:
         return state
     h, log_v = _optimal_bandwidth(config, jax.random.bits(bandwidth_key, (config.batch,)), state, problem)
     envelope = sampling.envelope_around(config, jnp.log(h), first, problem)
     return state._replace(h=h, log_h=jnp.log(h), log_v=log_v, envelope=envelope)
-
-
-def _keeps_target(config: KMIFQEConfig) -> bool:
-    """Return whether a step asks the target network for the rows of its minibatch.
-
-    FQE's rows do. So does v where the table is not new at every copy: Q̄(s', π̃(s')) of one minibatch in each
-    `bandwidth_period` costs less than that of all rows at every copy.
-    """
-    return bool(config.half_fqe_at) or not config.has_target_values
 
 
 def step(
@@ -106,32 +92,28 @@ def step(
     `config`: the settings. `key`: random, of this step. `t`: how many steps came before. `state`: the state before.
     `problem`: the log.
     """
-    drawn_by = config.batch + sampling.bits_to_draw(config, state.envelope)
-    random_bits = jax.random.bits(key, (drawn_by + sampling.bits_for_fqe(config),))
+    random_bits = jax.random.bits(key, (config.batch + sampling.bits_to_draw(config, state.envelope),))
     # Line 3: the bandwidth.
     if config.bandwidth is None:
         state = _with_bandwidth(config, random_bits[: config.batch], t, state, problem)
     # Lines 4 to 6: importance weights, resampling probabilities, a minibatch.
     drawn = sampling.draw_by_weight(
         config,
-        random_bits[config.batch : drawn_by],
+        random_bits[config.batch :],
         state.h,
         state.table,
         state.envelope,
         state.row_means,
         problem,
     )
-    batch = sampling.with_fqe_rows(config, random_bits[drawn_by:], drawn, problem)
     # Lines 7 and 8: the TD update.
-    state, info = _td_update(config, batch, drawn.mean_weight, state, problem)
+    state, info = _td_update(config, drawn, state, problem)
     info |= {
         "h": state.h,
         "mean_weight": drawn.mean_weight,
-        "ess": batch.effective_sample_size,
-        "filled": jnp.mean(batch.filled),
+        "ess": sampling.effective_sample_size(drawn, problem),
+        "filled": jnp.mean(drawn.filled),
     }
-    if state.averaged is not None:
-        state = state._replace(averaged=_with_copy(config, t, state, problem))
     return state, info
 
 
@@ -198,27 +180,25 @@ def _optimal_bandwidth(
 def _target_values(
     config: KMIFQEConfig, rows: Array, state: KMIFQEState, problem: Problem
 ) -> Float[Array, " rows"]:
-    """Return Q̄(s', π̃(s')) of rows by the last copy of the target network."""
+    """Return Q̄(s', π̃(s')) of rows by the target network; 0 for terminal rows."""
     if state.table.target_value is not None:
         return state.table.target_value[rows]
     assert state.target is not None  # kept for this
-    return sampling.target_values(config, state.target, problem, rows)
+    x = inputs(config, problem, problem.next_states[rows], problem.target_actions[rows])
+    q = jax.vmap(mlp.q_value, in_axes=(None, 0))(state.target, x)
+    return jnp.where(rows < problem.counts.nonterminal, q, 0.0)
 
 
 def _td_update(
-    config: KMIFQEConfig, batch: Minibatch, mean_weight: Array, state: KMIFQEState, problem: Problem
+    config: KMIFQEConfig, drawn: Accepted, state: KMIFQEState, problem: Problem
 ) -> tuple[KMIFQEState, Info]:
     """Return the state after one Adam step on w̄ times the mean squared TD error, and the loss."""
-    rows = batch.rows
+    rows = drawn.rows
     x = inputs(config, problem, problem.states[rows], problem.actions[rows])
     nonterminal = rows < problem.counts.nonterminal
     bootstrap_value, bias = _bootstrap_values(config, rows, state, problem)
     if bias is not None:
         bootstrap_value = bootstrap_value - bias
-    if batch.is_fqe is not None:
-        assert state.target is not None  # kept for this
-        fqe_value = sampling.target_values(config, state.target, problem, rows)
-        bootstrap_value = jnp.where(batch.is_fqe, fqe_value, bootstrap_value)
     info: Info = {}
     if config.bounded:
         bounded = state.units.bounded(bootstrap_value, problem)
@@ -227,15 +207,15 @@ def _td_update(
     bootstrap_value = jnp.where(nonterminal, bootstrap_value, state.units.end)
     goal = state.units.reward(problem.rewards[rows], problem.gamma) + problem.gamma * bootstrap_value
     # The gradient of the mean squared TD error: coefficients q − goal, and the constants outside.
-    weights = sampling.loss_weights(batch, state.row_means, problem)
+    weights = sampling.loss_weights(drawn, state.row_means, problem)
     p = minibatch_pass(state.params, x, -weights * goal, weights, config.precision)
-    filled = jnp.maximum(jnp.sum(batch.filled), 1.0)
-    scale = 2.0 * mean_weight / filled
+    filled = jnp.maximum(jnp.sum(drawn.filled, dtype=jnp.float32), 1.0)
+    scale = 2.0 * drawn.mean_weight / filled
     gradient = jax.tree.map(lambda g: scale * g, p.gradient)
     updates, opt_state = _optimizer(config).update(gradient, state.opt_state, state.params)
     info["loss"] = jnp.sum(weights * (goal - p.q) ** 2) / filled
     if bias is not None:
-        info["bias"] = _bias_of_value(bias, weights, batch, state, problem)
+        info["bias"] = _bias_of_value(bias, weights, rows, state, problem)
     params, target = optax.apply_updates(state.params, updates), state.target
     if config.tau:
         target = optax.incremental_update(params, target, config.tau)
@@ -255,7 +235,7 @@ def _bootstrap_values(
         assert state.table.bootstrap_value is not None
         bootstrap_value = state.table.bootstrap_value[rows]
         bias = None if state.table.bias is None else state.table.bias[rows]
-    return bootstrap_value, None if bias is None else _bias_of_rows(config, rows, bias, state)
+    return bootstrap_value, None if bias is None else _bias_of_neighbours(rows, bias, state)
 
 
 def _optimizer(config: KMIFQEConfig) -> optax.GradientTransformation:
@@ -268,8 +248,6 @@ class RefreshKind(NamedTuple):
 
     copy: bool  # the target network is replaced; otherwise only the envelope is brought to h
     metrics: bool = False  # with new Hessians and metrics, not only with new bootstrap values
-    averages: bool = False  # the copy enters the mean network whose bias will be held
-    holds_bias: bool = False  # the held bias is computed for every row
 
 
 def refresh_kind(config: KMIFQEConfig, step: int) -> RefreshKind:
@@ -278,13 +256,7 @@ def refresh_kind(config: KMIFQEConfig, step: int) -> RefreshKind:
         return RefreshKind(copy=False)
     # A network that has learned nothing yet has no metric to keep.
     metrics = step % config.metric_steps == 0 or step == config.target_period
-    if config.bias != "held":
-        return RefreshKind(copy=True, metrics=metrics)
-    begun, begins = step >= config.held_from, step == config.held_from
-    # At every new metric too: a fit that begins again there has lost the rows' bias.
-    return RefreshKind(
-        copy=True, metrics=metrics, averages=not begun, holds_bias=begins or (begun and metrics)
-    )
+    return RefreshKind(copy=True, metrics=metrics)
 
 
 def refresh(config: KMIFQEConfig, kind: RefreshKind, state: KMIFQEState, problem: Problem) -> KMIFQEState:
@@ -295,7 +267,7 @@ def refresh(config: KMIFQEConfig, kind: RefreshKind, state: KMIFQEState, problem
     if not kind.copy:
         new = sampling.updated_envelope(config, state.log_h, state.envelope, state.table, problem)
         return state._replace(envelope=new)
-    params, network, bias = state.params, state.bias_network, state.table.bias
+    params = state.params
     if config.tau:
         assert state.target is not None
         params = state.target
@@ -304,19 +276,11 @@ def refresh(config: KMIFQEConfig, kind: RefreshKind, state: KMIFQEState, problem
     else:
         values = table.for_every_row(config, params, problem, table.bootstrap_value)
         new_table = state.table._replace(bootstrap_value=values)
-    if kind.averages:
-        network = _with_network(config, network, params)
-    if config.bias == "subtracted" and not config.tau:
-        bias = table.for_every_row(config, params, problem, table.taylor_bias)
-    elif kind.holds_bias:
-        assert network is not None
-        bias = table.for_every_row(config, network, problem, table.action_bias)
-    new_table = new_table._replace(bias=bias)
+    new_table = new_table._replace(bias=_bias_for_every_row(config, params, problem))
     return state._replace(
         table=new_table,
         envelope=sampling.envelope_around(config, state.log_h, new_table, problem),
-        bias_network=network,
-        target=params if _keeps_target(config) else None,
+        target=None if config.has_target_values else params,
     )
 
 
@@ -346,72 +310,34 @@ def value(config: KMIFQEConfig, state: KMIFQEState, problem: Problem) -> Float[A
     return state.units.value(_first_value(config, state.params, state.units, problem))
 
 
-# --- Departures from the paper, each off by default. Cut actions are in `rows.inputs`, FQE's rows in `sampling`.
+# --- The kernel's bias, a departure from the paper (docs/concepts/intervals.md, "The kernel's bias")
 
 NEIGHBOUR = 4.0  # bandwidths: only the clip from below draws rows beyond, where the expansion does not hold
-AVERAGED = 0.05  # of the steps before a bias is held: a mean over so many copies has lost the steps' noise
 
 
-def _first_bias(config: KMIFQEConfig, params: mlp.QParams, problem: Problem) -> Float[Array, " n"] | None:
-    """Return the kernel's bias of each row before step 1 (docs/concepts/intervals.md, "The kernel's bias")."""
+def _bias_for_every_row(
+    config: KMIFQEConfig, params: mlp.QParams, problem: Problem
+) -> Float[Array, " n"] | None:
+    """Return the bias of every row's bootstrap value; None where it is ignored or computed for a minibatch."""
     if config.bias == "ignored" or config.tau:
         return None
-    if config.bias == "held":
-        return jnp.zeros(problem.counts.in_sample)
     return table.for_every_row(config, params, problem, table.taylor_bias)
 
 
-def _with_network(config: KMIFQEConfig, mean: mlp.QParams | None, params: mlp.QParams) -> mlp.QParams:
-    """Return the running mean of the copied networks with one more, whose bias is held later."""
-    weight = min(config.target_period / (AVERAGED * max(config.held_from, 1)), 1.0)
-    return jax.tree.map(lambda mean, new: mean + weight * (new - mean), mean, params)
-
-
-def _bias_of_rows(
-    config: KMIFQEConfig, rows: Array, bias: Array, state: KMIFQEState
-) -> Float[Array, " rows"]:
-    """Return the bias of rows' bootstrap values; an expansion is used only at neighbours of π̃(s')."""
+def _bias_of_neighbours(rows: Array, bias: Array, state: KMIFQEState) -> Float[Array, " rows"]:
+    """Return the `bias` of `rows` at neighbours of π̃(s'), and 0 elsewhere."""
     squared = state.table.squared
-    if config.bias == "held" or len(squared) == 0:
+    if len(squared) == 0:
         return bias
     distance = jnp.sum(squared[jnp.minimum(rows, len(squared) - 1)], axis=1)
     return jnp.where(distance <= (NEIGHBOUR * state.h) ** 2, bias, 0.0)
 
 
 def _bias_of_value(
-    bias: Array, weights: Array, batch: Minibatch, state: KMIFQEState, problem: Problem
+    bias: Array, weights: Array, rows: Array, state: KMIFQEState, problem: Problem
 ) -> Float[Array, ""]:
-    """Return what the bias of a step's rows adds up to in V̂, by the mean over the kernel's nonterminal rows."""
+    """Return what the bias of a step's rows adds up to in V̂, by the weighted mean over the nonterminal rows."""
     counts = problem.counts
-    of_kernel = jnp.where(batch.rows < counts.nonterminal, weights, 0.0)
-    of_kernel = of_kernel if batch.is_fqe is None else jnp.where(batch.is_fqe, 0.0, of_kernel)
-    mean = jnp.sum(of_kernel * bias) / jnp.maximum(jnp.sum(of_kernel), 1.0)
+    nonterminal = jnp.where(rows < counts.nonterminal, weights, 0.0)
+    mean = jnp.sum(nonterminal * bias) / jnp.maximum(jnp.sum(nonterminal), 1.0)
     return value_bias(mean, problem.gamma, counts.terminated / counts.in_sample) * state.units.scale
-
-
-class _MeanValue(NamedTuple):
-    """The mean of V̂ over copies of the target network, in the unit Q is learned in, and their number."""
-
-    mean: Float[Array, ""]
-    copies: Float[Array, ""]
-
-
-def _with_copy(config: KMIFQEConfig, t: Array, state: KMIFQEState, problem: Problem) -> _MeanValue:
-    """Return the mean with the copy that follows step t, if one does (docs/estimators/kmifqe.md, "average_step")."""
-    so_far = state.averaged
-    assert so_far is not None
-
-    def averaged() -> _MeanValue:
-        copies = so_far.copies + 1.0
-        first_value = _first_value(config, state.params, state.units, problem)
-        return _MeanValue(so_far.mean + (first_value - so_far.mean) / copies, copies)
-
-    due = ((t + 1) % config.target_period == 0) & (t >= config.average_step)
-    return jax.lax.cond(due, averaged, lambda: so_far)
-
-
-def averaged_value(config: KMIFQEConfig, state: KMIFQEState, problem: Problem) -> Float[Array, ""]:
-    """Return V̂ as the mean over copies; `value` of `config`, `state` and `problem` where there was none yet."""
-    assert state.averaged is not None
-    mean = state.units.value(state.averaged.mean)
-    return jnp.where(state.averaged.copies > 0, mean, value(config, state, problem))

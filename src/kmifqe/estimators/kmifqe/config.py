@@ -9,7 +9,7 @@ from kmifqe.estimators.base import UNITS, require, require_choice, require_count
 
 CHOICES = {
     "metric": ("learned", "identity"),
-    "bias": ("ignored", "subtracted", "held"),
+    "bias": ("ignored", "subtracted"),
     "precision": ("mixed", "float32"),
     "units": UNITS,
 }
@@ -48,16 +48,8 @@ class KMIFQEConfig:
     )
     cut_actions: bool = False  # ours: the network reads actions cut to the action box; the kernel does not
     # Ours: what is done about the kernel's bias, the change of Q̄ from π̃(s') to a'. "ignored": nothing, as in the
-    # paper. "subtracted": every bootstrap value is less its second-order expansion. "held": from bias_step on, every
-    # bootstrap value is less the change of one fixed network, so that what Q learns later does not feed back into
-    # the correction. That network is the running mean of the copies before bias_step.
+    # paper. "subtracted": every bootstrap value is less its second-order expansion.
     bias: str = "ignored"
-    bias_step: int = 0  # of "held": the step from which on the bias is subtracted; more than 0
-    # Ours: the effective sample size, as a share x of the rows, at which half of a minibatch is drawn uniformly and
-    # bootstraps on Q̄(s', π̃(s')), as FQE does. At an effective share e that part is x/(x + e). 0: never.
-    half_fqe_at: float = 0.0
-    # Ours: from this step on V̂ is the mean over the copies of the target network; 0: V̂ is that of the last step.
-    average_step: int = 0
     density_floor: float = 1e-5  # of μ(π̃(s')|s') inside v (fitted μ: 1e-3)
     bandwidth_period: int = 1  # steps between new bandwidths
     metric_period: int = 1  # target copies between new metrics; in between only the bootstrap values are new
@@ -70,17 +62,16 @@ class KMIFQEConfig:
         require_counts(self, "hidden", "batch", "target_period", "bandwidth_period", "metric_period")
         require_positive(self, "learning_rate")
         infinity = float("inf")
-        floors = "metric_floor", "density_floor", "half_fqe_at"
-        for name in (*floors, "decay_steps", "envelope_period", "bias_step", "average_step"):
+        for name in ("metric_floor", "density_floor", "decay_steps", "envelope_period"):
             value = getattr(self, name)
             require(0 <= value < infinity, name, value, "0 or more, finite")
         for name, choices in CHOICES.items():
             require_choice(self, name, choices)
         require(0 <= self.tau <= 1, "tau", self.tau, "0 <= tau <= 1")
-        if self.tau and (self.bias == "held" or self.metric_period > 1):
+        if self.tau and self.metric_period > 1:
             raise InputError(
-                f"tau is {self.tau}, bias {self.bias!r} and metric_period {self.metric_period}; expected tau = 0 "
-                "with a held bias, and metric_period = 1 otherwise: target_period has the steps between metrics"
+                f"tau is {self.tau} and metric_period {self.metric_period}; expected metric_period = 1 where the "
+                "target network moves at every step: target_period has the steps between metrics"
             )
         positive = self.bandwidth is None or 0 < self.bandwidth < infinity
         require(positive, "bandwidth", self.bandwidth, "a positive number, in half action ranges")
@@ -88,27 +79,6 @@ class KMIFQEConfig:
         require(0 <= low < high, "clip", [low, high], "0 <= low < high")
         low, high = self.bandwidth_bounds
         require(0 < low < high < infinity, "bandwidth_bounds", [low, high], "0 < low < high, finite")
-        if (self.bias == "held") != (self.bias_step > 0):
-            raise InputError(
-                f"bias is {self.bias!r} and bias_step {self.bias_step}; expected 'held' with a step, or neither"
-            )
-
-    def check_steps(self, steps: int) -> None:
-        """Refuse a fit of `steps` steps that would end before a setting's step is reached."""
-        for name in ("bias_step", "average_step"):
-            value = getattr(self, name)
-            require(value < steps, name, value, f"less than the {steps:,} steps of the fit")
-        if self.bias == "held" and self.held_from >= steps:
-            raise InputError(
-                f"bias_step is {self.bias_step}, and the next copy of the target network is at step "
-                f"{self.held_from}; expected a copy before the {steps:,} steps of the fit are over, or the bias is "
-                "never subtracted"
-            )
-
-    @property
-    def held_from(self) -> int:
-        """The step of the first copy of the target network from `bias_step` on: the bias is subtracted from there."""
-        return -(-self.bias_step // self.target_period) * self.target_period
 
     @property
     def metric_steps(self) -> int:

@@ -170,14 +170,8 @@ def bootstrap_value(config: KMIFQEConfig, params: QParams, rows: Chunk) -> Float
     return values(params, rows.from_states, rows.next_actions, config.precision)
 
 
-def action_bias(config: KMIFQEConfig, params: QParams, rows: Chunk) -> Float[Array, " chunk"]:
-    """Return Q̄(s', a') − Q̄(s', π̃(s')) of `rows` by the network `params` of `config`."""
-    at_target = values(params, rows.from_states, rows.target_actions, config.precision)
-    return bootstrap_value(config, params, rows) - at_target
-
-
 def taylor_bias(config: KMIFQEConfig, params: QParams, rows: Chunk) -> Float[Array, " chunk"]:
-    """Return `action_bias` of `config`, `params` and `rows` up to second order.
+    """Return Q̄(s', a') − Q̄(s', π̃(s')) of `rows` up to second order, by the network `params` of `config`.
 
     ∇ₐQ̄ᵀδ + ½ δᵀ∇²ₐQ̄ δ at π̃(s'), δ = a' − π̃(s').
     """
@@ -214,7 +208,7 @@ def for_every_row(
     problem: Problem,
     term: Callable[[KMIFQEConfig, QParams, Chunk], Float[Array, " chunk"]],
 ) -> Float[Array, " n"]:
-    """Return `term` (`bootstrap_value`, `action_bias` or `taylor_bias`) of every in-sample row of `problem`.
+    """Return `term` (`bootstrap_value` or `taylor_bias`) of every in-sample row of `problem`.
 
     `config` says how actions are read, `params` is the network. Terminal rows, which come last, have 0.
     """

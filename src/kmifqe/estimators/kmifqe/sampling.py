@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float
 
 from kmifqe.estimators.base import RowMeans, row_weights
 from kmifqe.estimators.kmifqe.config import KMIFQEConfig
-from kmifqe.estimators.kmifqe.rows import TargetTable, inputs, log_mu, weight_factors
-from kmifqe.maths import mlp
+from kmifqe.estimators.kmifqe.rows import TargetTable, log_mu, weight_factors
 from kmifqe.maths.kernel import log_clipped_weight
 from kmifqe.maths.sampling import (
     LARGEST_LOG,
@@ -141,63 +138,25 @@ def draw_by_weight(
     return accepted._replace(rows=rows, mean_square=mean_square)
 
 
-class Minibatch(NamedTuple):
-    """The rows of a step."""
-
-    rows: Int[Array, " batch"]
-    filled: Float[Array, " batch"]  # 0 in a place that stayed empty
-    is_fqe: Bool[Array, " batch"] | None  # drawn uniformly, to learn as FQE does; None: no row is
-    effective_sample_size: Float[Array, ""]  # of the weighted draw
-
-
-def bits_for_fqe(config: KMIFQEConfig) -> int:
-    """Return how many random numbers `with_fqe_rows` needs."""
-    return 2 * config.batch if config.half_fqe_at else 0
-
-
-def with_fqe_rows(config: KMIFQEConfig, random_bits: Array, drawn: Accepted, problem: Problem) -> Minibatch:
-    """Return the rows `drawn` by weight, some replaced by rows that are drawn uniformly and learn as FQE does.
-
-    The fewer rows carry the weights, the more are replaced (docs/estimators/kmifqe.md, "half_fqe_at"); none at
-    half_fqe_at = 0 of `config`, the paper's algorithm. `random_bits`: `bits_for_fqe` random 32-bit numbers.
-    `problem`: the log.
-    """
-    n = problem.counts.in_sample
-    filled = drawn.filled.astype(jnp.float32)
+def effective_sample_size(drawn: Accepted, problem: Problem) -> Float[Array, ""]:
+    """Return how many rows of `problem` count, at most all of them, by the weights of the minibatch `drawn`."""
     # Of a minibatch's weights, so that chance may take it beyond all rows where these are few.
     share = jnp.minimum(drawn.mean_weight**2 / jnp.maximum(drawn.mean_square, 1e-30), 1.0)
-    if not config.half_fqe_at:
-        return Minibatch(drawn.rows, filled, None, n * share)
-    choose, rows = random_bits.reshape(2, -1)
-    is_fqe = uniforms(choose) < config.half_fqe_at / (config.half_fqe_at + share)
-    rows = jnp.where(is_fqe, row_numbers(rows, n), drawn.rows)
-    return Minibatch(rows, jnp.where(is_fqe, 1.0, filled), is_fqe, n * share)
+    return problem.counts.in_sample * share
 
 
-def target_values(
-    config: KMIFQEConfig, params: mlp.QParams, problem: Problem, rows: Array
-) -> Float[Array, " rows"]:
-    """Return Q̄(s', π̃(s')) of the `rows` of `problem` by the target network `params`; 0 for terminal rows.
-
-    `config` says how actions are read.
-    """
-    x = inputs(config, problem, problem.next_states[rows], problem.target_actions[rows])
-    q = jax.vmap(mlp.q_value, in_axes=(None, 0))(params, x)
-    return jnp.where(rows < problem.counts.nonterminal, q, 0.0)
-
-
-def loss_weights(batch: Minibatch, means: RowMeans | None, problem: Problem) -> Float[Array, " batch"]:
-    """Return how much each place of the minibatch `batch` counts in the loss: 0 or 1, or a bootstrap weight.
+def loss_weights(drawn: Accepted, means: RowMeans | None, problem: Problem) -> Float[Array, " batch"]:
+    """Return how much each place of the minibatch `drawn` counts in the loss: 0 or 1, or a bootstrap weight.
 
     The rows of `problem` that go on were drawn in proportion to their bootstrap weights. The terminal rows, which
-    are few and need no table to draw from, and FQE's rows were drawn uniformly: they count by their weights, in
-    units of their `means` (None without a bootstrap).
+    are few and need no table to draw from, were drawn uniformly: they count by their weights, in units of their mean
+    (`means` is None without a bootstrap). A place that stayed empty counts 0.
     """
-    weights = row_weights(problem, batch.rows)
+    filled = drawn.filled.astype(jnp.float32)
+    weights = row_weights(problem, drawn.rows)
     if weights is None or means is None:
-        return batch.filled
-    counts = batch.filled * jnp.where(batch.rows < problem.counts.nonterminal, 1.0, weights / means.terminal)
-    return counts if batch.is_fqe is None else jnp.where(batch.is_fqe, weights / means.in_sample, counts)
+        return filled
+    return filled * jnp.where(drawn.rows < problem.counts.nonterminal, 1.0, weights / means.terminal)
 
 
 def _multiples(problem: Problem) -> Float[Array, " nonterminal"] | None:

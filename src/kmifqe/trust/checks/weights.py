@@ -319,7 +319,8 @@ def _outside(facts: KernelFacts) -> Check:
     share = facts.kernel_outside
     finding = f"{percent(share)} of the kernel lies beyond the action bounds and every logged action."
     advice = (
-        "Log more rows near the target's actions; where the system cuts actions to bounds, use kmifqe-best."
+        "Log more rows near the target's actions. Where the system cuts actions to bounds, kmifqe takes account of "
+        "it: its cut_actions is on by default."
     )
     return OUTSIDE.check("kernel_outside", share, finding, advice)
 
