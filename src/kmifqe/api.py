@@ -366,8 +366,10 @@ def make_estimators(
 ) -> list[Estimator]:
     """Return what is fitted for estimators asked for by name or by hand; refuse a name or setting that is wrong.
 
-    An average stands for the estimators that it averages. The preset "default" gives them sizes that suit a problem
-    of `size`.
+    An average among the `asked` stands for the estimators that it averages. The `preset` "default" gives them sizes
+    that suit a problem of `size`; `settings` are changes to it, such as "clip=0.001,10", and `steps` its number of
+    steps, None for the preset's own. `behavior` is what was asked for as the density: a fitted one has a density
+    floor. `stochastic` says whether the policy draws its actions, by default not.
     """
     names = [each if isinstance(each, str) else each.name for each in asked]
     if not names or len(set(names)) < len(names):
@@ -422,7 +424,12 @@ def find_density(
     run: RunDirectory | None,
     watch: Watch,
 ) -> tuple[Behavior | Logged | None, FitReport | None]:
-    """Return the behaviour density, read, parsed, or fitted now or earlier, and the report of its fit."""
+    """Return the behaviour density, read, parsed, or fitted now or earlier, and the report of its fit.
+
+    `behavior` is as for `evaluate`, but chosen; without a density among the needs of the `estimators` nothing is read
+    or fitted. A fit is of the `log` inside the `target`'s action bounds, and is kept in the folder of `run`, if there
+    is one. `normalization` is that of a policy that the density is made of; `watch` hears how far a fit is.
+    """
     if behavior is not None and not isinstance(behavior, str):
         return behavior, None
     if not _needs_density(estimators):

@@ -308,7 +308,9 @@ def train_on_cluster(
 ) -> Store | RunDirectory:
     """Take the steps of all fits that are not finished on a cluster; return where their last snapshots are.
 
-    The networks of an estimator are divided into `blocks` tasks. The other arguments are those of `_judged`.
+    `cluster` takes the steps of each of the `estimators` on `problem`, by its own one of the `plans`. The networks of
+    an estimator are divided into `blocks` tasks. Snapshots are kept in `run` where there is one, with what `data`
+    says of the log; `part` begins the names of the tasks' own parts of the run. `watch` hears how far the tasks are.
     """
     if blocks < 1:
         raise InputError(f"ray_blocks is {blocks}; expected at least 1")
@@ -374,7 +376,7 @@ def _advance_in_task(link: Link, estimator: Estimator, plan: Plan, problem: Prob
 
 
 def fit_in_task(link: Link, estimator: Estimator, plan: Plan, problem: Problem, answers: Answers) -> Estimate:
-    """Return the estimate of one policy, fitted and examined in a cluster's worker.
+    """Return what `estimator` says of one policy, fitted by `plan` and examined in a cluster's worker.
 
     `link` keeps the snapshots of the fit; `problem` is a packed one, in which `answers` replace the policy's.
     """

@@ -112,7 +112,10 @@ def log_density(problem: Problem) -> Float[Array, " m"]:
 
 
 def weights_at(problem: Problem, squared: Array, e: Array, h: Array) -> Float[Array, " m"]:
-    """Return the kernel's weights at the bandwidth `h`, by `squared` distances, times the episodes' own `e`."""
+    """Return the kernel's weights in `problem` at the bandwidth `h`, times the episodes' own `e`.
+
+    `squared` are the distances of logged actions from the target's, in half action ranges and the metric.
+    """
     log_weight = log_kernel(squared, h, problem.action_dim) - log_density(problem)
     return e * jnp.exp(jnp.minimum(log_weight, LARGEST))
 
@@ -121,6 +124,7 @@ def pilot_weights(problem: Problem, squared: Array, e: Array) -> tuple[Float[Arr
     """Return the weights of a pilot kernel, half as wide as the widest that the log allows, and that bandwidth.
 
     The widest one has the largest effective sample, of those at which the log holds half of the kernel's mass.
+    `problem`, `squared` and `e` are as for `weights_at`.
     """
     grid = jnp.asarray(BANDWIDTHS)
     each = jax.lax.map(partial(weights_at, problem, squared, e), grid)

@@ -253,7 +253,10 @@ def input_units(problem: Problem, inputs: str) -> tuple[Float[Array, " q+d"], Fl
 def over_target(
     f: Callable[[Array, Array], Float[Array, " n *columns"]], problem: Problem, rows: Array
 ) -> Float[Array, " n *columns"]:
-    """Return f(s', a') of `rows` with a' the target's action; the mean over its draws where it is stochastic."""
+    """Return `f`(s', a') of `rows` of `problem`, with a' the target's action.
+
+    Where the target is stochastic this is the mean over its draws.
+    """
     if problem.target_samples is None:
         return f(problem.next_states[rows], problem.target_actions[rows])
     return _over_draws(f, problem.next_states[rows], problem.target_samples[rows])
@@ -262,7 +265,7 @@ def over_target(
 def over_first(
     f: Callable[[Array, Array], Float[Array, " n *columns"]], problem: Problem, episodes: Array | slice
 ) -> Float[Array, " n *columns"]:
-    """Return f(s₀, a) of `episodes` with a the target's action, as `over_target` does."""
+    """Return `f`(s₀, a) of `episodes` of `problem` with a the target's action, as `over_target` does."""
     if problem.first_samples is None:
         return f(problem.first_states[episodes], problem.first_actions[episodes])
     return _over_draws(f, problem.first_states[episodes], problem.first_samples[episodes])

@@ -75,7 +75,7 @@ def _own_fqe(config: FQEConfig) -> Estimator:
 
 
 def td_errors(fqe: Estimator, state: State, problem: Problem) -> Float[Array, " n"]:
-    """Return δ of every row of `problem`, by the Q that `fqe` has learned, in chunks of rows."""
+    """Return δ of every row of `problem`, by the Q that `fqe` has learned in `state`, in chunks of rows."""
     assert fqe.q is not None
     q = partial(fqe.q, state, problem)
 

@@ -135,7 +135,8 @@ def fit_policies(
     """Return the estimate of every policy of `problem`, which `judged_together` made, trained side by side.
 
     Networks of one seed have the same initial weights, draws and episode weights for every policy, so that their
-    values can be compared pair by pair. The arguments are those of `fit`; every estimate has its share of the time.
+    values can be compared pair by pair. `estimator`, `plan`, `checkpoints` and `on_progress` are as for `fit`; every
+    estimate has its share of the time.
     """
     trained = _train(estimator, problem, plan, None, checkpoints, on_progress)
     assert problem.policies is not None

@@ -89,7 +89,8 @@ def per_decision(
 ) -> Answer:
     """Return the answer that weights each reward by ratios up to its step.
 
-    `steps` are all episodes' steps, `log_ratio` the logarithm of each step's ratio, `e` the episodes' own weights.
+    `config` says which ratios and whether weights are divided by their sum. `steps` are all episodes' steps,
+    `log_ratio` the logarithm of each step's ratio, `e` the episodes' own weights, `gamma` the discount.
     """
     log_product = jnp.cumsum(log_ratio, axis=1)
     known = steps.known * e[:, None]
@@ -152,7 +153,10 @@ def _kept_log_product(steps: Steps, log_product: Array, e: Array, window: int) -
 def trajectory_wise(
     config: ImportanceSamplingConfig, steps: Steps, log_ratio: Array, e: Array, gamma: Array
 ) -> Answer:
-    """Return the answer that weights each episode's return by all of its ratios; arguments as of `per_decision`."""
+    """Return the answer that weights each episode's return by all of its ratios.
+
+    `config`, `steps`, `log_ratio`, `e` and `gamma` are as for `per_decision`.
+    """
     log_product = jnp.sum(log_ratio, axis=1)
     relative = e * jnp.exp(log_product - jnp.max(log_product))
     total = jnp.maximum(jnp.sum(relative), 1e-30)
@@ -204,7 +208,7 @@ def answered(
 ) -> tuple[Answer, Array, dict[str, Array]]:
     """Return the answer to `problem`, its bandwidth (0 for a stochastic target), and what a person wants to see.
 
-    `steps` are the problem's episodes, or others with the same ratios.
+    `config` are the settings of the estimator. `steps` are the problem's episodes, or others with the same ratios.
     """
     rule = trajectory_wise if config.ratios == "episode" else per_decision
     e = jnp.ones(len(steps.ended)) if problem.episode_weights is None else problem.episode_weights

@@ -99,9 +99,9 @@ def steps_of(problem: Problem) -> Steps:
 def log_ratios(
     steps: Steps, h: Float[Array, ""] | float, action_dim: int, largest: float
 ) -> Float[Array, "m horizon"]:
-    """Return the logarithm of each step's ratio, at most log `largest`; 0 where an episode has no such step.
+    """Return the logarithm of each ratio in `steps`, at most log `largest`; 0 where an episode has no such step.
 
-    `h` is the kernel's bandwidth in half action ranges, which a stochastic target does not need.
+    `h` is the kernel's bandwidth in half action ranges, of `action_dim` dimensions; a stochastic target has none.
     """
     if steps.log_pi is not None:
         log_ratio = steps.log_pi - steps.log_mu
@@ -116,7 +116,7 @@ def widest_bandwidth(steps: Steps, grid: Float[Array, " g"], action_dim: int) ->
 
     Beyond it the kernel is wider than the logged actions: the rare ones in its tails have most of the weight, so that
     bias and variance both grow. Only bandwidths count at which the log holds half of the kernel's mass, or the rows
-    that would show it are not there.
+    that would show it are not there. `steps` and `action_dim` are as for `log_ratios`.
     """
 
     def at(h: Array) -> tuple[Array, Array]:

@@ -34,7 +34,7 @@ def perturbed(actor: Actor, share: float, seed: int = 0) -> Actor:
 
 
 def candidates(target: Actor, behavior: Actor, snapshots: Sequence[Actor] = ()) -> dict[str, Candidate]:
-    """Return at least ten policies by name: two actors, versions of them, and the `snapshots` of a training run."""
+    """Return at least ten policies by name: `target`, `behavior`, versions of both, and `snapshots` of a training."""
     found: dict[str, Candidate] = {"target": target, "behavior": behavior}
     found |= {f"snapshot-{i}": actor for i, actor in enumerate(snapshots)}
     found |= {f"target-scaled-{factor:g}": scaled(target, factor) for factor in (0.3, 0.6)}

@@ -154,7 +154,7 @@ def run_differences(
     cluster: Cluster | None = None,
     watch: Watch | None = None,
 ) -> Differences:
-    """Run the problems that have no record in `folder` yet, and return what all records that are there come to.
+    """Run the problems of `preset` that have no record in `folder`, and return what all records there come to.
 
     `shard` is (I, N) to run only the I-th of N parts, by default everything; None runs nothing. `say` is given a
     line for every problem that was run; by default nobody is told. `cluster` is a Ray cluster that runs them, None,

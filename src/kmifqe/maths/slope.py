@@ -12,7 +12,7 @@ def slope_choice(
     """Return the last estimate whose interval still meets those of all before it.
 
     Su, Srinath and Krishnamurthy (2020), Section 3: `estimates` are ordered from the least biased, which varies
-    most, to the most biased; the intervals are estimate ± 2·width, where the width is the standard error. Bias
+    most, to the most biased; the intervals are estimate ± 2·width, where the width is that of `standard_errors`. Bias
     shows when an interval leaves those of the less biased estimates. Only `admissible` estimates take part; where
     there are none the last one is chosen. A standard error that is smaller than a later one is raised to it, because
     an estimate from too few samples does not see how much it varies.

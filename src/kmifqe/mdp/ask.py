@@ -153,7 +153,10 @@ def target_samples(
 
 
 def target_densities(policy: Policy, t: Transitions, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return log π(a'|s') of the logged a' of the rows `order` of `t`, 0 without an a', and log π(a₀|s₀)."""
+    """Return log π(a'|s') of the logged a' of the rows `order` of `t`, 0 without an a', and log π(a₀|s₀).
+
+    `policy` is the stochastic target π.
+    """
     stochastic = _stochastic(policy)
     log_pi = aligned_empty((len(order),))
     for rows, states in _next_states(t, order):
@@ -277,7 +280,10 @@ def densities(
 def density_at_target(
     behavior: Behavior, t: Transitions, order: np.ndarray, target: np.ndarray
 ) -> np.ndarray:
-    """Return log μ(π̃(s')|s') as (n,), 0 where terminal; the arguments are those of `densities`."""
+    """Return log μ(π̃(s')|s') as (n,), 0 where terminal.
+
+    `behavior` is the density μ, `order` the rows of the log `t` that are meant, and `target` their π̃(s'), (n, d).
+    """
     result = aligned_empty((len(order),))
     for rows, states in _next_states(t, order):
         logged = order[rows]

@@ -211,12 +211,15 @@ Allocate = Callable[[str, tuple[int, ...], type], np.ndarray]  # of a field's na
 
 
 def in_memory(field: str, shape: tuple[int, ...], dtype: type) -> np.ndarray:
-    """Return zeros of this shape and type in memory."""
+    """Return zeros of this `shape` and `dtype` in memory, whatever the `field`."""
     return np.zeros(shape, dtype)
 
 
 def empty_columns(layout: Layout, name: str, allocate: Allocate = in_memory) -> Columns:
-    """Return columns of the right sizes, not yet filled; `allocate` makes the arrays, by default in memory."""
+    """Return columns of the sizes of `layout`, not yet filled, of the log `name`.
+
+    `allocate` makes the arrays, by default in memory.
+    """
     n, q, d = layout.rows, layout.state_dim, layout.action_dim
     log_mu_shape = {None: None, 0: (n,)}.get(layout.log_mu_dim, (n, d))
     has_next = "next_observations" in layout.optional

@@ -22,7 +22,7 @@ MADE_BY = "% kmifqe report"  # the first line of a table of results: a file that
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
-    """Write `rows` with these columns; None and NaN are empty cells."""
+    """Write `rows` with these `columns` to the file `path`; None and NaN are empty cells."""
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
@@ -40,6 +40,7 @@ def write_latex(
 ) -> None:
     """Write a table whose groups of rows a line parts; cells are LaTeX already.
 
+    path: the file, which is replaced.
     align: of the columns, such as "lrl".
     headings: one for each column.
     groups: rows of cells; an empty group is left out.
@@ -97,12 +98,18 @@ def result_rows(names: Sequence[str], results: Sequence[Result]) -> list[dict[st
 
 
 def write_results_csv(path: Path, names: Sequence[str], results: Sequence[Result]) -> None:
-    """Write a row for every estimator of every result, the headline of a result first."""
+    """Write a row for every estimator of each of the `results` to the file `path`, the headline first.
+
+    `names` are those of the results, in the same order.
+    """
     write_csv(path, result_rows(names, results), RESULT_COLUMNS)
 
 
 def write_results_latex(path: Path, names: Sequence[str], results: Sequence[Result]) -> None:
-    """Write value, interval and verdict of every estimator of every result, the headline of a result first."""
+    """Write value, interval and verdict of every estimator of each of the `results` to the file `path`.
+
+    The headline of a result is first. `names` are those of the results, in the same order.
+    """
     rows = result_rows(names, results)
     levels = {row["level"] for row in rows if row["level"] is not None}
     interval = rf"{100 * levels.pop():.3g}\,\% interval" if len(levels) == 1 else "interval"

@@ -88,8 +88,9 @@ def posterior(
 
 
 def acquire(known: Posterior, rule: str = "ucb", seed: int = 0) -> int:
-    """Return the policy to try next by one of `RULES`; `seed` is that of "thompson", which draws.
+    """Return the policy to try next by the `rule`, one of `RULES`; `seed` is that of "thompson", which draws.
 
+    `known` is what is known of all values so far.
     "ucb": the largest mean + 2 standard deviations. "thompson": the best policy of one draw of all values.
     """
     if rule not in RULES:
@@ -110,8 +111,8 @@ def choose(
 ) -> Choice:
     """Return which of the `policies` to try next.
 
-    `returns` are normalised and by policy; the other arguments are as of `posterior`. `rule` is one of
-    `RULES`, "ucb" by default.
+    `mean` and `covariance` are those of the policies' estimates. `returns` are the online ones, normalised and by
+    policy; one has the standard deviation `return_std`. `rule` is one of `RULES`, "ucb" by default.
     """
     unknown = [name for name in returns if name not in policies]
     if unknown:

@@ -274,8 +274,8 @@ def value_draws(known: Joint, draws: int = DRAWS, seed: int = SEED) -> np.ndarra
 def critical_value(known: Joint, draws: np.ndarray, pairs: Sequence[tuple[int, int]], level: float) -> float:
     """Return by how many standard errors the differences of all `pairs` may at once be wrong, at this `level`.
 
-    The largest of many deviations, in standard errors, is larger than any one: this is its quantile over `draws`,
-    with the pairs as dependent as they are (the max-t method).
+    The largest of many deviations, in standard errors, is larger than any one: this is its quantile over the `draws`
+    of all values, with the pairs as dependent as they are (the max-t method). `known` has the values themselves.
     """
     if not pairs:
         return float("nan")

@@ -90,8 +90,9 @@ def new_entry(cache: Path | None) -> Iterator[Path]:
 
 
 def keep(arrays: Path, cache: Path, key: str, about: About) -> Path:
-    """Move the `arrays` to their place in the cache and return it; the entries used longest ago make room.
+    """Move the `arrays` to their place in the `cache` and return it; the entries used longest ago make room.
 
+    `key` is the name of the place, and `about` says what the arrays are and where they are from.
     What is larger than the cache may be stays where it is.
     """
     (arrays / ABOUT).write_bytes(to_json(about))

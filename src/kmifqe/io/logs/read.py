@@ -63,7 +63,11 @@ def read_columns(
     needs_ends: bool = False,
     allocate: Allocate = in_memory,
 ) -> Columns:
-    """Return the columns of a log; `allocate` makes the arrays, the other arguments are those of `write_columns`."""
+    """Return the columns of the log in the files `paths`, called `name` in messages; `allocate` makes the arrays.
+
+    `check_finite` refuses NaN and infinities, as it does by default. `needs_ends` refuses a log that does not say
+    where episodes end without a terminal state; by default it may.
+    """
     folder = minari_data_directory(paths[0]) if paths[0].is_dir() else None
     if folder is not None:
         return read_minari(folder, name=name, check_finite=check_finite, allocate=allocate)

@@ -23,7 +23,11 @@ def write_actor(
     hidden: str | None,
     normalization_is_given: bool,
 ) -> None:
-    """Write the network in the file `path` as an actor of ours to `written`; other arguments as for `load_policy`."""
+    """Write the network in the file `path` as an actor of ours to the file `written`.
+
+    `bounds` are the lowest and the highest actions, None where the file has them. `hidden` is the activation between
+    layers, None for the file's own. `normalization_is_given` says whether another file has the inputs' statistics.
+    """
     box = None if bounds is None else (np.array(bounds[0], np.float32), np.array(bounds[1], np.float32))
     kind = Path(path).suffix.lower()
     if kind == ".zip":
