@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
 
+from kmifqe.cli.config import Config
+
 
 def estimators(
     name: Annotated[
@@ -16,6 +18,7 @@ def estimators(
         typer.Argument(metavar="[NAME]", help="One estimator, with its settings.", show_default=False),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+    config_file: Config = None,
 ) -> None:
     """List the estimators: what each needs, when to use it and when not.
 
