@@ -46,7 +46,7 @@ CASES: dict[str, dict[str, Any]] = {
     "hopper-1m": {"env": "Hopper-v4", "rows": 1_000_000},
 }
 HOPPER = {"behavior": str(ACTORS / "behavior.safetensors"), "target": str(ACTORS / "target.safetensors")}
-FIRST = re.compile(r"first estimate: (\S+) per step")
+FIRST = re.compile(r"first estimate(?: from [^:]+)?: (\S+) per step")
 
 
 def kmifqe(folder: Path, *words: object, **more: Any) -> subprocess.Popen[str]:
