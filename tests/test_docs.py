@@ -9,6 +9,8 @@ from urllib.parse import unquote
 
 import pytest
 
+from report.chromium import Chromium, find_chromium
+
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCKS = [
@@ -81,10 +83,16 @@ def build_site(config, site):
     )
 
 
-def test_the_site_builds_without_a_warning(tmp_path):
-    site = tmp_path / "site"
-    done = build_site(ROOT / "mkdocs.yml", site)
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The site, built once."""
+    folder = tmp_path_factory.mktemp("built") / "site"
+    done = build_site(ROOT / "mkdocs.yml", folder)
     assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_the_site_needs_no_network_and_its_links_lead_somewhere(site):
     commands = (site / "reference" / "cli.html").read_text(encoding="utf-8")
     assert "kmifqe dataset inspect" in commands
     assert "--max-episode-steps" in commands
@@ -95,6 +103,35 @@ def test_the_site_builds_without_a_warning(tmp_path):
         for target in re.findall(r'<(?:script|link|img|a)\s[^>]*?(?:src|href)="([^":#?]+)["#?]', text):
             if page.name != "404.html":  # its links begin at the root of wherever the site lies
                 assert (page.parent / unquote(target)).exists(), f"{page.name} links to {target}"
+
+
+def test_equations_are_typeset_when_the_site_is_built(site):
+    found = 0
+    for page in (site / "estimators").glob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        assert "arithmatex" not in text
+        for equation in re.findall(r"<math.*?</math>", text, re.DOTALL):
+            # An ampersand or a backslash inside an equation is LaTeX that was not understood.
+            assert not re.search(r"\\|&(?:amp|#x26|#x0*5C);", equation, re.IGNORECASE), equation
+            found += 1
+    assert found > 20
+
+
+def test_a_site_opened_from_the_disk_can_be_searched(site):
+    binary = find_chromium()
+    if binary is None:
+        pytest.skip("no chromium on this machine; tools/install_chromium.sh installs Debian's")
+    with Chromium(binary) as browser:
+        browser.call("Page.navigate", url=(site / "index.html").as_uri())
+        browser.until("document.readyState === 'complete'")
+        browser.js(
+            "(() => { const field = document.querySelector('.md-search__input'); field.focus();"
+            " field.value = 'bandwidth'; field.dispatchEvent(new Event('keyup', {bubbles: true})); })()"
+        )
+        browser.until("document.querySelector('.md-search-result__item')")
+        found = browser.js("document.querySelector('.md-search-result__list').textContent")
+        assert "andwidth" in found
+        assert not [event for event in browser.events if event["method"] == "Runtime.exceptionThrown"]
 
 
 def test_a_broken_link_anchor_or_picture_fails_the_build(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import html
 import json
 import re
 from pathlib import Path
@@ -21,6 +22,7 @@ SCHEMAS = {
     "ranking.json": "src/kmifqe/report/ranking.schema.json",
 }
 WORDS = {"STR": "TEXT", "INT": "INTEGER"}  # names of types, as the manual of a command line writes them
+EQUATION = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 COMMANDS, FIELDS = "<!-- every command -->", "<!-- every schema -->"
 
 
@@ -52,6 +54,17 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return markdown
 
 
+def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Return a page with its equations in MathML, which browsers typeset without any script."""
+    from latex2mathml.converter import convert
+
+    def typeset(found: re.Match[str]) -> str:
+        latex = html.unescape(found[2]).strip()
+        return convert(latex, display="block" if found[1] == "div" else "inline")
+
+    return EQUATION.sub(typeset, content)
+
+
 def notebook_page(path: Path, text: str) -> dict[str, str | bytes]:
     """Return the page that shows a notebook, and its pictures, by their names in the site."""
     made: dict[str, str | bytes] = {}
@@ -77,11 +90,11 @@ def notebook_page(path: Path, text: str) -> dict[str, str | bytes]:
     return made | {path.with_suffix(".md").as_posix(): f"{title}\n\n{link}\n{rest}\n"}
 
 
-def _plain_table(html: str) -> str:
+def _plain_table(table: str) -> str:
     """Return a table as pandas writes it without its own looks, so that it gets the site's."""
-    html = re.sub(r"<style.*?</style>", "", html, flags=re.DOTALL)
-    html = re.sub(r' (?:border|class|style)="[^"]*"', "", html)
-    return re.sub(r"\s*\n\s*", "", html)
+    table = re.sub(r"<style.*?</style>", "", table, flags=re.DOTALL)
+    table = re.sub(r' (?:border|class|style)="[^"]*"', "", table)
+    return re.sub(r"\s*\n\s*", "", table)
 
 
 def command_reference() -> str:
