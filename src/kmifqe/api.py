@@ -21,9 +21,7 @@ from kmifqe.budget import evaluate_within, first_sample, make_budget
 from kmifqe.cluster import Cluster, connect
 from kmifqe.errors import InputError, shown
 from kmifqe.estimators import Estimator, Progress, make_estimator
-from kmifqe.estimators.fit import (
-    make_plan,
-)
+from kmifqe.estimators.fit import make_plan
 from kmifqe.estimators.registry import (
     DEFAULT,
     check_settings,
