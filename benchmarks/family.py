@@ -3,6 +3,7 @@
     python benchmarks/family.py prepare RECORDS                    # Hopper's log and the truths that are measured
     python benchmarks/family.py run RECORDS --processes 16         # one record a problem, estimator and log
     python benchmarks/family.py table RECORDS --out experiments/results/family.json
+    python benchmarks/family.py table experiments/results/family.json    # the tables of docs/estimators/family.md
 
 `run` goes on where the folder ends, so that it can be stopped and given in pieces (`--problems`, `--estimators`).
 An estimator that refuses a problem stands there with its refusal.
@@ -25,8 +26,10 @@ import numpy as np
 
 from kmifqe import InputError, evaluate
 from kmifqe.behavior import GaussianBehavior
+from kmifqe.estimators import Estimator
 from kmifqe.estimators.registry import all_entries
 from kmifqe.experiments.policies import load_shipped_actors
+from kmifqe.experiments.presets import PRESETS
 from kmifqe.experiments.problems_base import Sources
 from kmifqe.experiments.problems_family import PendulumProblem, Shape
 from kmifqe.experiments.problems_gym import GymProblem
@@ -41,17 +44,8 @@ from kmifqe.worlds.pendulum_policies import PendulumBehavior, load_pendulum_acto
 from kmifqe.worlds.stochastic_lqr import stochastic_target
 
 SEEDS = 4  # networks of every fit
-LEFT_OUT = ("kmifqe-paper", "kmifqe-identity", "fqe-paper")  # the paper's settings have tables of their own
-SLOW = (
-    "auto",
-    "mdr",
-    "sr-dice",
-    "kmifqe",
-    "in-sample",
-    "mis",
-    "wdr",
-    "dr",
-)  # begun first, the longest before others
+SMALL = ("kmifqe-paper", "kmifqe-identity", "fqe-paper")  # run at the sizes of `reproduce --preset small`
+SLOW = ("auto", "mdr", "sr-dice", "kmifqe", "in-sample", "mis", "wdr", "dr")  # begun first, the longest ahead
 TRUTH_EPISODES = 64  # of Hopper
 NOISE = 0.2  # of the stochastic targets of Pendulum and Hopper, in half action ranges
 
@@ -238,6 +232,7 @@ CASES: dict[str, Callable[[Path, int], Case]] = {
     "noisy-lqr": noisy_lqr,
     "bandit": bandit,
 }
+TITLES = {"hopper": "Hopper", "pendulum": "Pendulum", "lqr": "linear-quadratic", "bandit": "bandit"}
 
 
 @cache
@@ -257,6 +252,10 @@ def measured(folder: Path, problem: str, name: str, seed: int, steps: int | None
     The time is that of the whole call, compilation and checks included.
     """
     case = case_of(problem, folder, seed)
+    estimator: str | Estimator = name
+    if name in SMALL:
+        estimator, of_preset = PRESETS["small"].run_of(name, "pendulum")
+        steps = steps or of_preset
     started = time.perf_counter()
     row: dict[str, Any] = {
         "problem": problem,
@@ -272,7 +271,7 @@ def measured(folder: Path, problem: str, name: str, seed: int, steps: int | None
             case.policy,
             behavior=case.behavior,
             gamma=case.gamma,
-            estimators=[name],
+            estimators=[estimator],
             steps=steps,
             seeds=SEEDS,
             stochastic=case.stochastic,
@@ -299,7 +298,7 @@ def measured(folder: Path, problem: str, name: str, seed: int, steps: int | None
 
 def run(given: argparse.Namespace) -> None:
     """Run what is asked for and not there yet, in several processes; give up what has not begun in time."""
-    names = given.estimators or [entry.name for entry in all_entries() if entry.name not in LEFT_OUT]
+    names = given.estimators or [entry.name for entry in all_entries()]
     names = sorted(names, key=lambda name: SLOW.index(name) if name in SLOW else len(SLOW))
     jobs = [
         (problem, name, seed)
@@ -319,6 +318,13 @@ def run(given: argparse.Namespace) -> None:
                 print(future.result(), flush=True)
 
 
+def records_of(place: Path) -> list[dict[str, Any]]:
+    """Return the records of a folder, or of the one file that `table --out` wrote."""
+    if place.is_file():
+        return list(json.loads(place.read_text()))
+    return [json.loads(path.read_text()) for path in sorted((place / "rows").glob("*.json"))]
+
+
 def tables(rows: list[dict[str, Any]]) -> str:
     """Return the records as Markdown, a table for each kind of target; with several logs their RMSE."""
     reasons: list[str] = []
@@ -336,7 +342,8 @@ def _table(rows: list[dict[str, Any]], reasons: list[str]) -> str:
     truths = {
         problem: next(row["truth"] for row in rows if row["problem"] == problem) for problem in problems
     }
-    lines = ["| estimator | " + " | ".join(f"{p} (V {truths[p]:.3f})" for p in problems) + " |"]
+    titles = {problem: TITLES[problem.removeprefix("noisy-")] for problem in problems}
+    lines = ["| estimator | " + " | ".join(f"{titles[p]} (V {truths[p]:.3f})" for p in problems) + " |"]
     lines.append("| --- |" + " --- |" * len(problems))
     for name in names:
         own = [row for row in rows if row["estimator"] == name]
@@ -368,9 +375,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("what", choices=("prepare", "run", "table"))
-    parser.add_argument("records", type=Path, help="the folder of records, logs and measured truths")
+    parser.add_argument(
+        "records",
+        type=Path,
+        help="the folder of records, logs and measured truths; table: or the JSON file of all records",
+    )
     parser.add_argument("--problems", nargs="*", default=list(CASES), choices=list(CASES))
-    parser.add_argument("--estimators", nargs="*", help="by default all but the paper's own settings")
+    parser.add_argument("--estimators", nargs="*", help="by default all")
     parser.add_argument("--logs", type=int, default=1, help="logs of each problem, with seeds 0, 1, …")
     parser.add_argument("--steps", type=int, help="of every fit; by default the estimators' own")
     parser.add_argument("--processes", type=int, default=1)
@@ -384,7 +395,7 @@ def main() -> None:
     elif given.what == "run":
         run(given)
     else:
-        rows = [json.loads(path.read_text()) for path in sorted((given.records / "rows").glob("*.json"))]
+        rows = records_of(given.records)
         if given.out is not None:
             write_file(given.out, json.dumps(rows, indent=1).encode())
         print(tables(rows))

@@ -15,6 +15,7 @@ from kmifqe.io.serialize import plain
 from kmifqe.ranking import joined, name_policies
 from kmifqe.store import Interrupted
 from kmifqe.trust.verdict import ORDER
+from kmifqe.worlds.stochastic_lqr import stochastic_target
 
 GAINS = {"far.zip": -0.6, "near.zip": 0.3, "middle.zip": 0.0}
 GAMMA = 0.8
@@ -94,6 +95,30 @@ def test_a_stopped_ranking_goes_on_to_the_same_end(ranking, tmp_path) -> None:
     others = policies() | {"near.zip": lambda states: 0.1 * states}
     with pytest.raises(InputError, match="other data"):
         rank(logged(GAMMA)[1], others, **options)
+
+
+def test_policies_that_draw_their_actions_are_ranked_by_an_estimator_that_follows_episodes() -> None:
+    world = make_world(0.5)
+    log = world.collect(0, 400, 8)
+    targets = {gain: stochastic_target(replace(world, gain=np.array([[gain]])), 0.4) for gain in (0.3, 0.1)}
+    found = rank(
+        log,
+        {str(gain): policy for gain, (policy, _) in targets.items()},
+        stochastic=True,
+        gamma=0.5,
+        seeds=4,
+        estimators=["pdis"],
+    )
+    assert len(found.ranking) == len(targets)
+    for each in found.ranking:
+        assert each.low < targets[float(each.policy)][1] < each.high
+    assert any("draws its actions" in note for note in found.question.notes)
+
+
+def test_an_estimator_for_the_other_kind_of_target_is_refused_before_anything_is_read() -> None:
+    for name, stochastic in (("kmifqe", True), ("in-sample", False), ("mis", False)):
+        with pytest.raises(InputError, match=f"{name} judges .* targets only"):
+            rank("no such log", policies(), estimators=[name], stochastic=stochastic)
 
 
 def test_time_that_is_left_decides_how_many_networks_follow(tmp_path) -> None:

@@ -139,7 +139,7 @@ def evaluate(
     budget = make_budget(minutes, preset, steps, estimators)
     make = partial(make_estimators, estimators, preset, settings, steps, stochastic=stochastic)
     made = make(behavior, TYPICAL)  # refuses wrong names and settings before anything is read
-    _check_targets(made, stochastic)
+    check_targets(made, stochastic)
     with ExitStack() as stack:
         run: RunDirectory | None = None
         if out is not None:
@@ -384,8 +384,11 @@ def make_estimators(
     return [made.get(name) or next(e for e in by_hand if e.name == name) for name in order]
 
 
-def _check_targets(estimators: Sequence[Estimator], stochastic: bool) -> None:
-    """Refuse an estimator that cannot judge the kind of target that is asked about."""
+def check_targets(estimators: Sequence[Estimator], stochastic: bool) -> None:
+    """Refuse one of the `estimators` that cannot judge the kind of target that is asked about.
+
+    `stochastic` says whether the target draws its actions.
+    """
     kind, other = ("stochastic", "deterministic") if stochastic else ("deterministic", "stochastic")
     for estimator in estimators:
         entry = find_entry(estimator.name)

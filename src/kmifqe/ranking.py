@@ -20,13 +20,17 @@ import numpy as np
 from scipy.special import ndtri
 
 from kmifqe.api import (
+    DRAWN,
+    DRAWS,
     SEEDS,
     Data,
     PolicyLike,
     announce,
     behavior_name,
     behavior_or_default,
+    check_targets,
     find_density,
+    follow_episodes,
     make_estimators,
 )
 from kmifqe.cluster import Cluster, Job, connect, memory_of, packed
@@ -38,7 +42,7 @@ from kmifqe.estimators.registry import DEFAULT
 from kmifqe.estimators.sizing import TYPICAL, size_of
 from kmifqe.io.files import disk_sentence, read_file
 from kmifqe.io.logs import load_dataset
-from kmifqe.io.policies import check_policy_fits, load_policy
+from kmifqe.io.policies import check_policy_fits, load_policy, load_stochastic_policy
 from kmifqe.mdp import Problem, Transitions
 from kmifqe.mdp.ask import Behavior, Logged, Policy
 from kmifqe.mdp.policies import Answers, ask_policy, common_box, judged
@@ -78,6 +82,7 @@ def rank(
     minutes: float | None = None,
     level: float = LEVEL,
     accept: Sequence[str] = (),
+    stochastic: bool = False,
     policy_normalization: str | None = None,
     max_episode_steps: int | None = None,
     truth: Mapping[str, float] | None = None,
@@ -92,7 +97,7 @@ def rank(
     command: Sequence[str] = (),
     on_estimates: Callable[[Mapping[str, Mapping[str, Estimate]]], None] = lambda estimates: None,
 ) -> Ranking:
-    """Return which of many deterministic policies is worth most, judged from one log, and how sure that is.
+    """Return which of many policies is worth most, judged from one log, and how sure that is.
 
     Args:
         data: the log, as of `evaluate`.
@@ -110,6 +115,8 @@ def rank(
             that may be the best depends on the time that is left. By default there is no limit.
         level: how often an interval should hold the truth, between 0 and 1.
         accept: names of checks whose question you have answered, as of `evaluate`: they ask for care no longer.
+        stochastic: whether the policies' own distributions are judged, from which they draw their actions; by default
+            their deterministic actions are.
         policy_normalization: statistics that the policies' inputs were normalised with (VecNormalize), or "none".
         max_episode_steps: cut longer episodes of the log into pieces of this length.
         truth: the true normalised value of every policy by its name, where it is known: the ranking is then scored.
@@ -129,8 +136,9 @@ def rank(
     check_level(level)
     check_accepted(accept)
     named = name_policies(policies)
-    make = partial(make_estimators, tuple(estimators), preset, settings, steps)
+    make = partial(make_estimators, tuple(estimators), preset, settings, steps, stochastic=stochastic)
     made = make(behavior, TYPICAL)  # refuses wrong names and settings before anything is read
+    check_targets(made, stochastic)
     all_seeds = tuple(range(seeds)) if isinstance(seeds, int) else tuple(int(seed) for seed in seeds)
     if not min(rough, len(all_seeds)) >= 2:
         raise InputError(
@@ -154,7 +162,8 @@ def rank(
             )
             run = stack.enter_context(open_)
         cluster = stack.enter_context(connect(ray, save_seconds=save_seconds, stop_asked=stop_asked))
-        targets = [load_policy(each, normalization=policy_normalization) for each in named.values()]
+        load = load_stochastic_policy if stochastic else load_policy
+        targets = [load(each, normalization=policy_normalization) for each in named.values()]
         log = (
             data
             if isinstance(data, Transitions)
@@ -163,18 +172,20 @@ def rank(
         for name, target in zip(named, targets):
             with _naming(name):
                 check_policy_fits(target, log.state_dim, log.action_dim)
-        for note in log.notes:
+        notes = (*log.notes, *[DRAWN] * stochastic)
+        for note in notes:
             watch.note(note)
         behavior = behavior_or_default(behavior, made, log, watch)
         density, fit_report = find_density(behavior, made, log, targets[0], policy_normalization, run, watch)
-        case = _build(log, list(named), targets, density, gamma, watch)
+        draws = DRAWS if stochastic else 0
+        case = _build(log, list(named), targets, density, gamma, follow_episodes(made), draws, watch)
         made = make(behavior, size_of(case.problem))
         question = Question.about(
             case.problem,
             data=log.name if isinstance(data, Transitions) else str(data),
             policy=f"{len(named)} policies",
             behavior=behavior_name(behavior),
-            notes=log.notes,
+            notes=notes,
             accepted=accept,
         )
         del log
@@ -270,9 +281,11 @@ def _build(
     targets: Sequence[Policy],
     density: Behavior | Logged | None,
     gamma: float,
+    trajectories: bool,
+    draws: int,
     watch: Watch,
 ) -> Case:
-    problem = Problem.build(log, targets[0], density, gamma)
+    problem = Problem.build(log, targets[0], density, gamma, trajectories=trajectories, draws=draws)
     low, high, differ = common_box(log, targets)
     if differ:
         watch.note(
@@ -284,7 +297,7 @@ def _build(
     answers = []
     for name, target in zip(names, targets):
         with _naming(name):
-            answers.append(ask_policy(log, target, density))
+            answers.append(ask_policy(log, target, density, draws))
     return Case(problem, tuple(names), tuple(answers), credited_returns(log, gamma))
 
 

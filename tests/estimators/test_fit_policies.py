@@ -12,7 +12,8 @@ from estimators.small import RECORD_EVERY, SEEDS, logged, quick
 from kmifqe.estimators import fit
 from kmifqe.estimators.fit import fit_policies, make_plan
 from kmifqe.mdp.policies import ask_policy, common_box, judged, judged_together
-from kmifqe.mdp.problem import Problem
+from kmifqe.mdp.problem import OF_POLICY, Problem
+from kmifqe.worlds.stochastic_lqr import stochastic_target
 
 GAINS = (0.1, 0.4)
 
@@ -52,6 +53,21 @@ def test_a_problem_with_another_policy_is_the_problem_built_with_it() -> None:
         np.testing.assert_array_equal(getattr(other, name), getattr(built, name))
     assert judged_together(problem, answers).policies == len(GAINS)
     assert other.policies is None
+
+
+def test_a_problem_with_another_policy_that_draws_is_the_problem_built_with_it() -> None:
+    """Of a stochastic target the samples and the densities are the policy's too; episodes are the log's."""
+    world, log = logged()
+    kept = [stochastic_target(replace(world, gain=np.array([[gain]])), 0.3)[0] for gain in GAINS]
+    built = [Problem.build(log, policy, world.behavior, 0.8, trajectories=True, draws=3) for policy in kept]
+    answers = [ask_policy(log, policy, world.behavior, 3) for policy in kept]
+    other = judged(built[0], answers[1])
+    jax.tree.map(np.testing.assert_array_equal, other, built[1])
+    together = judged_together(built[0], answers)
+    for name in OF_POLICY:
+        np.testing.assert_array_equal(getattr(together, name)[1], getattr(built[1], name))
+    on_host = judged(built[0].on_host(), answers[1]).on_device()
+    jax.tree.map(np.testing.assert_array_equal, on_host, built[1])
 
 
 def test_policies_with_bounds_of_their_own_are_judged_in_one_box() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -12,7 +13,7 @@ from kmifqe.errors import InputError
 from kmifqe.estimators import Estimate, fit
 from kmifqe.mdp.problem import Problem, row_order, trajectory_rows
 from kmifqe.mdp.transitions import Transitions
-from kmifqe.trust.checks.ratios import EFFECTIVE
+from kmifqe.trust.checks.ratios import EFFECTIVE, ratio_checks
 from kmifqe.worlds.lqr import LQR, LinearGaussian
 from kmifqe.worlds.stochastic_lqr import GaussianLinearPolicy, stochastic_target
 
@@ -100,6 +101,26 @@ def test_a_target_that_is_the_behaviour_gives_the_mean_return(kind: str) -> None
     found = answer(kind, problem)
     assert found.value == pytest.approx(returns.mean() / (1 - 0.5**5), rel=1e-5)
     assert found.infos["effective_episodes"][0, 0] == pytest.approx(len(returns), rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["is", "pdis", "incris"])
+def test_the_mean_of_weights_that_are_not_divided_by_their_sum_is_one(kind: str) -> None:
+    problem, _ = stochastic(0.5, 8, 0.3)
+    found = answer(kind, problem)
+    share = 1.0 / np.sqrt(float(found.infos["effective_episodes"][0, 0]))
+    assert abs(float(found.infos["mean_episode_weight"][0, 0]) - 1.0) < STANDARD_ERRORS * share
+
+
+@pytest.mark.parametrize("kind", ["is", "pdis"])
+def test_a_density_that_says_half_of_the_truth_doubles_the_estimate_and_is_noticed(kind: str) -> None:
+    single, _ = stochastic(0.5, 1, 0.3)
+    assert single.first_log_mu is not None
+    halved = replace(single, first_log_mu=single.first_log_mu - np.log(2.0))
+    right, wrong = answer(kind, single), answer(kind, halved)
+    assert wrong.value == pytest.approx(2.0 * right.value, rel=1e-5)
+    for estimate, level in ((right, "ok"), (wrong, "bad")):
+        (check,) = [each for each in ratio_checks(estimate, 1) if each.name == "mean_weight"]
+        assert check.level == level
 
 
 @pytest.mark.parametrize("kind", KINDS)

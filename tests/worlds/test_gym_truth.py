@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from kmifqe.behavior import GaussianBehavior
 from kmifqe.errors import InputError
 from kmifqe.worlds.gym_truth import TOLERANCE, mean_and_error, measure_truth, measure_truths
 from worlds.gym_test_envs import LIFE, env_id, half
@@ -53,6 +54,28 @@ def test_neither_workers_nor_repetition_change_the_truth_but_noise_does():
     noisy = [measure_truth("Pendulum-v1", half, episodes=3, gamma=0.9, noise=0.5, seed=s) for s in (0, 0, 1)]
     assert noisy[0] == noisy[1]
     assert len({alone.value, noisy[0].value, noisy[2].value}) == 3
+
+
+def test_a_policy_that_draws_is_played_with_its_own_draws():
+    class Drawing:
+        """Draws around `half`, as noise of 0.5 half action ranges does."""
+
+        low, high = np.full(1, -2.0), np.full(1, 2.0)
+
+        def __call__(self, states):
+            return half(states)
+
+        def sample(self, states, rng, n):
+            density = GaussianBehavior(half, 0.5, self.low, self.high)
+            return np.stack([density.sample(rng, states) for _ in range(n)], axis=1)
+
+        def log_prob(self, states, actions):
+            raise AssertionError("nobody asks")
+
+    options = {"episodes": 3, "gamma": 0.9, "seed": 0}
+    drawn = measure_truth("Pendulum-v1", Drawing(), stochastic=True, **options)
+    assert drawn == measure_truth("Pendulum-v1", half, noise=0.5, **options)
+    assert drawn != measure_truth("Pendulum-v1", Drawing(), **options)
 
 
 @pytest.mark.parametrize(

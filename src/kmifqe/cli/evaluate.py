@@ -93,6 +93,14 @@ Accept = Annotated[
     ),
 ]
 
+Stochastic = Annotated[
+    bool,
+    typer.Option(
+        "--stochastic",
+        help="Judge a policy with the noise it draws its actions with (SAC, PPO and the like), not its mean.",
+    ),
+]
+
 Ray = Annotated[
     str | None,
     typer.Option(
@@ -188,13 +196,7 @@ def evaluate(
             show_default=False,
         ),
     ] = None,
-    stochastic: Annotated[
-        bool,
-        typer.Option(
-            "--stochastic",
-            help="Judge the policy with the noise it draws its actions with (SAC, PPO and the like), not its mean.",
-        ),
-    ] = False,
+    stochastic: Stochastic = False,
     policy_normalization: Annotated[
         str | None,
         typer.Option(help="Statistics the policy's inputs were normalised with (VecNormalize), or 'none'."),

@@ -15,7 +15,7 @@ from rich.markup import escape
 
 from kmifqe.cli.config import Config
 from kmifqe.cli.dataset import Data, MaxEpisodeSteps, NoCache
-from kmifqe.cli.evaluate import ESTIMATORS, SAVE_SECONDS, Accept, Behavior, Ray
+from kmifqe.cli.evaluate import ESTIMATORS, SAVE_SECONDS, Accept, Behavior, Ray, Stochastic
 from kmifqe.cli.session import Interrupts, check_memory_limit, keep_compiled_programs
 from kmifqe.errors import InputError, printable, shown
 
@@ -60,6 +60,7 @@ def rank(
     ] = None,
     level: Annotated[float, typer.Option(help="Of all intervals: how often they should hold.")] = 0.95,
     accept: Accept = None,
+    stochastic: Stochastic = False,
     steps: Annotated[
         int | None,
         typer.Option(min=1, help="Training steps of every estimator.", show_default="the preset's"),
@@ -119,7 +120,7 @@ def rank(
     ] = SAVE_SECONDS,
     config_file: Config = None,
 ) -> None:
-    """Rank many deterministic policies by their value, judged from one log that another controller collected.
+    """Rank many policies by their value, judged from one log that another controller collected.
 
     Example: kmifqe rank log.npz --policy 'checkpoints/*.zip' --behavior logged --out runs/choice
 
@@ -147,7 +148,7 @@ def rank(
     interrupts = Interrupts(console)
     watch = TerminalWatch(console, interrupts.training)
     if env is not None:
-        truths = _rolled_out(env, named, gamma, env_episodes, policy_normalization, watch)
+        truths = _rolled_out(env, named, gamma, env_episodes, stochastic, policy_normalization, watch)
     try:
         with interrupts:
             ranking = rank(
@@ -163,6 +164,7 @@ def rank(
                 minutes=minutes,
                 level=level,
                 accept=accept or [],
+                stochastic=stochastic,
                 policy_normalization=policy_normalization,
                 max_episode_steps=max_episode_steps,
                 truth=truths,
@@ -246,16 +248,25 @@ def read_truth(path: Path) -> dict[str, float]:
 
 
 def _rolled_out(
-    env: str, named: dict[str, Any], gamma: float, episodes: int, normalization: str | None, watch: Any
+    env: str,
+    named: dict[str, Any],
+    gamma: float,
+    episodes: int,
+    stochastic: bool,
+    normalization: str | None,
+    watch: Any,
 ) -> dict[str, float]:
     """Return the normalised value of every policy by rollouts in a Gymnasium task."""
-    from kmifqe.io.policies import load_policy
+    from kmifqe.io.policies import load_policy, load_stochastic_policy
     from kmifqe.worlds.gym_truth import measure_truth
 
+    load = load_stochastic_policy if stochastic else load_policy
+    workers = os.cpu_count() or 1
     truths = {}
     for name, policy in named.items():
-        target = load_policy(policy, normalization=normalization)
+        target = load(policy, normalization=normalization)
         with watch.status(f"rolling out {name} in {env} …"):
-            workers = os.cpu_count() or 1
-            truths[name] = measure_truth(env, target, episodes=episodes, gamma=gamma, workers=workers).value
+            truths[name] = measure_truth(
+                env, target, episodes=episodes, gamma=gamma, stochastic=stochastic, workers=workers
+            ).value
     return truths

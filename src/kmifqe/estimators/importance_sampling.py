@@ -71,6 +71,7 @@ class Answer(NamedTuple):
     effective_episodes: Float[Array, ""]  # Kish's sample size of the weights, averaged over discounted time
     largest_share: Float[Array, ""]  # of all weight, that one episode holds, averaged alike
     unseen: Float[Array, ""]  # share of the discounted future that lies beyond the last logged step
+    mean_weight: Float[Array, ""]  # of the episodes, averaged alike; its expectation is 1
 
     @property
     def standard_error(self) -> Float[Array, "*g"]:
@@ -102,7 +103,7 @@ def per_decision(
         share = relative / total
     else:
         kept = _kept_log_product(steps, log_product, e, config.window) if is_recent else log_product
-        share = known * jnp.exp(jnp.minimum(kept, LARGEST)) / count
+        share = known * jnp.exp(jnp.minimum(kept, LARGEST)) / count  # adds up to the mean weight
     discounts = (1.0 - gamma) * gamma ** jnp.arange(steps.there.shape[1])
     rewards = jnp.sum(share * steps.rewards, axis=0)
     centre = share if is_normalized else known / count
@@ -118,6 +119,7 @@ def per_decision(
         effective_episodes=1.0 / jnp.sum(over_time / effective),
         largest_share=jnp.sum(over_time * largest / jnp.maximum(jnp.sum(weights, axis=0), 1e-30)),
         unseen=unseen,
+        mean_weight=jnp.sum(over_time * jnp.sum(share, axis=0)),
     )
 
 
@@ -177,6 +179,7 @@ def trajectory_wise(
         effective_episodes=effective_sample_size(relative),
         largest_share=jnp.max(relative) / total,
         unseen=1.0 - covered,
+        mean_weight=jnp.sum(weights),
     )
 
 
@@ -192,7 +195,9 @@ def chosen_answer(each: Answer, grid: Array, widest: Array) -> tuple[Answer, Arr
     narrow = jax.tree.map(lambda column: column[:-TO_DOUBLE], each)
     wide = jax.tree.map(lambda column: column[TO_DOUBLE:], each)
     extrapolated = narrow._replace(
-        value=2.0 * narrow.value - wide.value, influence=2.0 * narrow.influence - wide.influence
+        value=2.0 * narrow.value - wide.value,
+        influence=2.0 * narrow.influence - wide.influence,
+        mean_weight=2.0 * narrow.mean_weight - wide.mean_weight,
     )
     allowed = jnp.arange(len(narrow.value)) + TO_DOUBLE <= widest
     usable = allowed & (narrow.effective_episodes >= LEAST_EPISODES)
@@ -227,6 +232,8 @@ def answered(
         "largest_share": answer.largest_share,
         "unseen": answer.unseen,
     }
+    if not config.self_normalized:
+        info["mean_episode_weight"] = answer.mean_weight
     if not problem.is_stochastic:
         info |= {"bandwidth": h, "bias_removed": removed}
     return answer, h, info

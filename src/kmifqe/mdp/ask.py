@@ -106,6 +106,32 @@ def mean_and_std(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return mean, np.sqrt(squares / len(values))
 
 
+def policy_answers(
+    policy: Policy, t: Transitions, order: np.ndarray, draws: int, empty: Empty = aligned_empty
+) -> dict[str, np.ndarray]:
+    """Return what `policy` says at the states of the log `t`, by the field of `Problem` that it is.
+
+    `order` are the rows of `t` that are meant. `draws` is the number of actions drawn at every state, 0 for a
+    deterministic policy, which has no samples and no densities. `empty` makes the widest arrays; by default in
+    memory.
+    """
+    if not draws:
+        return {
+            "target_actions": target_actions(policy, t, order, empty),
+            "first_actions": first_actions(policy, t),
+        }
+    samples, first_samples = target_samples(policy, t, order, draws, empty)
+    log_pi, first_log_pi = target_densities(policy, t, order)
+    return {
+        "target_actions": np.ascontiguousarray(samples[:, 0]),
+        "first_actions": np.ascontiguousarray(first_samples[:, 0]),
+        "target_samples": samples,
+        "first_samples": first_samples,
+        "log_pi": log_pi,
+        "first_log_pi": first_log_pi,
+    }
+
+
 def target_actions(
     policy: Policy, t: Transitions, order: np.ndarray, empty: Empty = aligned_empty
 ) -> np.ndarray:

@@ -16,11 +16,10 @@ from kmifqe.mdp.ask import (
     Policy,
     action_box,
     density_at_target,
-    first_actions,
-    target_actions,
+    policy_answers,
 )
 from kmifqe.mdp.host_rows import HostRows
-from kmifqe.mdp.problem import OF_POLICY, Problem, row_order
+from kmifqe.mdp.problem import OF_POLICY, WIDE, Problem, row_order
 from kmifqe.mdp.transitions import Transitions
 
 
@@ -31,15 +30,24 @@ class Answers:
     target_actions: np.ndarray  # (n, d)
     log_mu_target: np.ndarray | None  # (n,); None where no density is known at the policy's actions
     first_actions: np.ndarray  # (m, d)
+    # Of a policy that draws its actions; None for a deterministic one.
+    target_samples: np.ndarray | None = None  # (n, draws, d)
+    first_samples: np.ndarray | None = None  # (m, draws, d)
+    log_pi: np.ndarray | None = None  # (n,)
+    first_log_pi: np.ndarray | None = None  # (m,)
 
 
-def ask_policy(t: Transitions, policy: Policy, behavior: Behavior | Logged | None) -> Answers:
-    """Return what `policy` says at the states of the log `t`, and what the density `behavior` says of that."""
+def ask_policy(t: Transitions, policy: Policy, behavior: Behavior | Logged | None, draws: int = 0) -> Answers:
+    """Return what `policy` says at the states of the log `t`, and what the density `behavior` says of that.
+
+    `draws` is the number of actions drawn at every state; 0, the default, for a deterministic policy.
+    """
     order, _ = row_order(t)
-    target = target_actions(policy, t, order)
-    known = behavior is not None and not isinstance(behavior, Logged)
-    at_target = density_at_target(behavior, t, order, target) if known else None  # type: ignore[arg-type]
-    return Answers(target, at_target, first_actions(policy, t))
+    said = policy_answers(policy, t, order, draws)
+    at_target = None
+    if behavior is not None and not isinstance(behavior, Logged):
+        at_target = density_at_target(behavior, t, order, said["target_actions"])
+    return Answers(log_mu_target=at_target, **said)
 
 
 def common_box(t: Transitions, policies: Sequence[Policy]) -> tuple[np.ndarray, np.ndarray, bool]:
@@ -59,7 +67,8 @@ def judged(problem: Problem, answers: Answers) -> Problem:
     fields: dict[str, Any] = {name: getattr(answers, name) for name in OF_POLICY}
     placed: dict[str, Any] = {n: None if x is None else jax.device_put(x) for n, x in fields.items()}
     if problem.is_on_host:
-        placed["target_actions"] = HostRows.hold(answers.target_actions)
+        held = {name: fields[name] for name in OF_POLICY if name in WIDE and fields[name] is not None}
+        placed |= {name: HostRows.hold(rows) for name, rows in held.items()}
     return replace(problem, **placed)
 
 

@@ -19,13 +19,10 @@ from kmifqe.mdp.ask import (
     action_box,
     aligned_empty,
     densities,
-    first_actions,
     first_densities,
     gathered,
     mean_and_std,
-    target_actions,
-    target_densities,
-    target_samples,
+    policy_answers,
 )
 from kmifqe.mdp.host_rows import HostRows, free_device_bytes
 from kmifqe.mdp.memory import is_large, mapped_empty
@@ -118,7 +115,10 @@ NARROW = (
     *("rewards", "has_next_state", "terminated", "log_mu", "log_mu_target", "episode"),
     "log_pi",
 )  # the other rows
-OF_POLICY = ("target_actions", "log_mu_target", "first_actions")  # what another policy would change
+OF_POLICY = (
+    *("target_actions", "log_mu_target", "first_actions"),
+    *("target_samples", "first_samples", "log_pi", "first_log_pi"),
+)  # what another policy would change
 Place = Literal["auto", "device", "host", "disk"]
 
 
@@ -212,20 +212,9 @@ class Problem:
         def put(name: str, array: np.ndarray) -> Any:
             return HostRows.hold(array) if on_host and name in WIDE else jax.device_put(array)
 
-        asked: dict[str, Any] = {}
-        if draws:
-            samples, first_samples = target_samples(policy, t, order, draws, empty)
-            target, first = np.ascontiguousarray(samples[:, 0]), first_samples[:, 0]
-            log_pi, first_log_pi = target_densities(policy, t, order)
-            asked = {
-                "target_samples": put("target_samples", samples),
-                "first_samples": jax.device_put(first_samples),
-                "log_pi": jax.device_put(log_pi),
-                "first_log_pi": jax.device_put(first_log_pi),
-            }
-        else:
-            target, first = target_actions(policy, t, order, empty), first_actions(policy, t)
-        log_mu, log_mu_target = densities(behavior, t, order, target)
+        answers = policy_answers(policy, t, order, draws, empty)
+        log_mu, log_mu_target = densities(behavior, t, order, answers["target_actions"])
+        asked: dict[str, Any] = {name: put(name, array) for name, array in answers.items()}
         if trajectories:
             first_log_mu = first_densities(behavior, t)
             asked["trajectory_rows"] = jax.device_put(trajectory_rows(t, order, gamma))
@@ -244,11 +233,9 @@ class Problem:
             "value_scale": scale,
         }
         return cls(
-            target_actions=put("target_actions", target),
             log_mu=None if log_mu is None else jax.device_put(log_mu),
             log_mu_target=None if log_mu_target is None else jax.device_put(log_mu_target),
             first_states=jax.device_put(gathered(t.states, t.first_rows)),
-            first_actions=jax.device_put(np.ascontiguousarray(first)),
             **{
                 name: put(name, gathered(getattr(t, name), order, empty if name in WIDE else aligned_empty))
                 for name in LOGGED

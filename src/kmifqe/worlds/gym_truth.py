@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
 from kmifqe.behavior import GaussianBehavior
 from kmifqe.errors import InputError
-from kmifqe.mdp.ask import Policy
+from kmifqe.mdp.ask import Policy, StochasticPolicy
 from kmifqe.worlds.gym_envs import EnvPool, check_policy_fits_task, describe_task
 
 TOLERANCE = 1e-5  # the weight γ^t of what comes after the last step played
@@ -42,6 +43,7 @@ def measure_truth(
     gamma: float = 0.99,
     noise: float | Sequence[float] = 0.0,
     uniform_share: float | Sequence[float] = 0.0,
+    stochastic: bool = False,
     seed: int = 0,
     workers: int = 1,
     progress: Callable[[int], None] | None = None,
@@ -49,7 +51,7 @@ def measure_truth(
     """Return the value of a policy at one discount; the arguments are those of `measure_truths`.
 
     `gamma` is the discount γ, 0 <= gamma < 1, by default 0.99. `env_id`, `policy`, `episodes`, `noise`,
-    `uniform_share`, `seed`, `workers` and `progress` are as there.
+    `uniform_share`, `stochastic`, `seed`, `workers` and `progress` are as there.
     """
     (truth,) = measure_truths(
         env_id,
@@ -58,6 +60,7 @@ def measure_truth(
         episodes=episodes,
         noise=noise,
         uniform_share=uniform_share,
+        stochastic=stochastic,
         seed=seed,
         workers=workers,
         progress=progress,
@@ -73,6 +76,7 @@ def measure_truths(
     episodes: int = 1_000,
     noise: float | Sequence[float] = 0.0,
     uniform_share: float | Sequence[float] = 0.0,
+    stochastic: bool = False,
     seed: int = 0,
     workers: int = 1,
     progress: Callable[[int], None] | None = None,
@@ -88,6 +92,8 @@ def measure_truths(
     episodes: how many to play, by default 1,000; episode k starts in the same state for every policy.
     noise: standard deviation of Gaussian noise in half action ranges, one number or one per dimension; default 0.
     uniform_share: share of uniform actions, in [0, 1], one number or one per dimension; default 0.
+    stochastic: whether the policy draws its actions by its own `sample`, instead of `noise` and `uniform_share`;
+        default False.
     seed: 0 or more, default 0; decides first states and noise.
     workers: processes that step environments, default 1; the result does not depend on it.
     progress: called with the number of episodes that have ended.
@@ -98,9 +104,15 @@ def measure_truths(
     task = describe_task(env_id)
     check_policy_fits_task(policy, task)
     act: Callable[[np.ndarray], np.ndarray] = policy
-    if np.any(noise) or np.any(uniform_share):
+    rng = np.random.default_rng(seed)
+    if stochastic:
+        draws = cast(StochasticPolicy, policy)
+
+        def act(states: np.ndarray) -> np.ndarray:
+            return draws.sample(states, rng, 1)[:, 0]
+
+    elif np.any(noise) or np.any(uniform_share):
         behavior = GaussianBehavior(policy, noise, task.low, task.high, uniform_share)
-        rng = np.random.default_rng(seed)
 
         def act(states: np.ndarray) -> np.ndarray:
             return behavior.sample(rng, states)

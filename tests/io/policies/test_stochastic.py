@@ -120,6 +120,33 @@ def test_a_function_that_returns_a_torch_distribution_is_a_policy(independent: b
     np.testing.assert_allclose(policy.log_prob(STATES, again[0][:, 0]), log_normal, rtol=1e-5)
 
 
+def test_a_distribution_of_numbers_is_one_of_actions_with_one_dimension() -> None:
+    policy = load_stochastic_policy(lambda states: torch.distributions.Normal(states[:, 0], 0.5))
+    drawn = policy.sample(STATES, np.random.default_rng(3), 4)
+    assert drawn.shape == (5, 4, 1)
+    z = (drawn[:, 0, 0] - STATES[:, 0]) / 0.5
+    expected = -0.5 * z**2 - np.log(0.5) - 0.5 * np.log(2 * np.pi)
+    np.testing.assert_allclose(policy.log_prob(STATES, drawn[:, 0]), expected, rtol=1e-5)
+
+
+def test_what_a_policy_raises_is_said_of_the_policy() -> None:
+    bounded = load_stochastic_policy(
+        lambda states: torch.distributions.Uniform(0.0 * states[:, :1], 1.0 + 0.0 * states[:, :1])
+    )
+    with pytest.raises(InputError, match=r"its log_prob failed .*validate_args=False"):
+        bounded.log_prob(STATES, np.full((5, 1), 2.0))
+
+    class NeedsMore:
+        def sample(self, states, rng, n, temperature):
+            return states
+
+        def log_prob(self, states, actions):
+            return states[:, 0]
+
+    with pytest.raises(InputError, match=r"its sample failed .*temperature.*expected an object with sample"):
+        load_stochastic_policy(NeedsMore()).sample(STATES, np.random.default_rng(0), 1)
+
+
 @pytest.mark.parametrize("arrays, why", [(TD3, "is deterministic"), (GSDE, "explores by gSDE")])
 def test_agents_without_a_distribution_of_single_actions_are_refused(
     tmp_path: Path, arrays: dict[str, np.ndarray], why: str

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -65,7 +67,7 @@ def test_the_exact_ratio_balances_and_others_do_not() -> None:
     problem = tabular_problem(GAMMA)
     exact = exact_ratios(problem)
     facts = ratio_facts(*given(exact), problem)
-    assert levels(facts) == {"ratio_visits": "ok", "ratio_balance": "ok"}
+    assert levels(facts) == {"ratio_visits": "ok", "ratio_balance": "ok", "smoothed_ratio": "ok"}
     assert facts is not None
     assert facts.visits == pytest.approx(1.0, abs=1e-6)
     assert levels(ratio_facts(*given(np.ones(len(exact))), problem))["ratio_balance"] == "bad"
@@ -101,8 +103,25 @@ def test_after_an_end_nothing_flows_on() -> None:
     exact = np.where(chosen, (1 - GAMMA) * GAMMA**at / shares[at], 0.0)
     assert exact.mean() == pytest.approx(1 - GAMMA**3)
     facts = ratio_facts(*given(exact), problem)
-    assert levels(facts) == {"ratio_visits": "ok", "ratio_balance": "ok"}
+    assert levels(facts) == {"ratio_visits": "ok", "ratio_balance": "ok", "smoothed_ratio": "ok"}
     assert levels(ratio_facts(*given(np.ones(n)), problem))["ratio_visits"] != "ok"
+
+
+def test_a_deterministic_target_asks_for_care_where_the_log_does_not_take_its_actions() -> None:
+    """A target that draws has a density, and one whose actions are logged has its share of them."""
+    world = make_world(GAMMA)
+    log = world.collect(0, 30, 10)
+    target, _ = stochastic_target(world, 0.4)
+
+    def judged(policy: object, draws: int = 0) -> dict[str, str]:
+        problem = Problem.build(log, policy, world.behavior, GAMMA, draws=draws)
+        return levels(ratio_facts(*given(np.ones(len(problem))), problem))
+
+    assert judged(world.policy)["smoothed_ratio"] == "care"
+    assert "smoothed_ratio" not in judged(target, draws=2)
+    problem = Problem.build(log, world.policy, world.behavior, GAMMA)
+    of_log = replace(problem, target_actions=problem.next_actions)
+    assert levels(ratio_facts(*given(np.ones(len(problem))), of_log))["smoothed_ratio"] == "ok"
 
 
 def test_a_q_beside_the_ratio_mends_it_and_nothing_is_said() -> None:

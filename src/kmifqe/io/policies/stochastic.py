@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -128,24 +130,31 @@ class StochasticObject:
         """Return `n` actions drawn for each row of `states`, shape (rows, n, d)."""
         seen = self._seen(states)
         if hasattr(self._source, "sample"):
-            return np.asarray(self._source.sample(seen, rng, n))
+            with self._naming("sample"):
+                return np.asarray(self._source.sample(seen, rng, n))
         import torch
 
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(int(rng.integers(2**31)))
             drawn = self._distribution(seen).sample((n,))
-        return np.asarray(drawn.cpu().numpy()).swapaxes(0, 1)
+        drawn = np.asarray(drawn.cpu().numpy()).swapaxes(0, 1)
+        return drawn[..., None] if drawn.ndim == 2 else drawn  # a distribution of numbers is of one dimension
 
     def log_prob(self, states: np.ndarray, actions: np.ndarray) -> np.ndarray:
         """Return log π(a|s) of `actions` at `states`, shape (rows,)."""
         seen = self._seen(states)
         if hasattr(self._source, "log_prob"):
-            return np.asarray(self._source.log_prob(seen, actions))
+            with self._naming("log_prob"):
+                return np.asarray(self._source.log_prob(seen, actions))
         import torch
 
+        given = torch.from_numpy(np.asarray(actions, np.float32))
         with torch.no_grad():
-            given = torch.from_numpy(np.asarray(actions, np.float32))
-            log_prob = self._distribution(seen).log_prob(given).cpu().numpy()
+            distribution = self._distribution(seen)
+            is_of_numbers = len(distribution.batch_shape) + len(distribution.event_shape) == 1
+            with self._naming("log_prob"):
+                found = distribution.log_prob(given[:, 0] if is_of_numbers else given)
+        log_prob = found.cpu().numpy()
         return np.asarray(log_prob.sum(axis=1) if log_prob.ndim == 2 else log_prob)
 
     def _distribution(self, states: np.ndarray) -> Any:
@@ -160,6 +169,21 @@ class StochasticObject:
         if not (hasattr(answer, "sample") and hasattr(answer, "log_prob")):
             raise InputError(f"{self.name}: returned a {type(answer).__name__}; {EXPECTED}")
         return answer
+
+    @contextmanager
+    def _naming(self, function: str) -> Iterator[None]:
+        """Put into words what the policy's own `function` raises at logged states and actions."""
+        try:
+            yield
+        except Exception as error:  # whatever a user's policy raises is a fact about that policy
+            support = (
+                "; of a distribution with a bounded support give validate_args=False, so that an action outside it "
+                "has the density 0"
+            )
+            raise InputError(
+                f"{self.name}: its {function} failed ({shown(error)}); {EXPECTED}"
+                f"{support if function == 'log_prob' else ''}"
+            ) from error
 
     def _seen(self, states: np.ndarray) -> np.ndarray:
         states = np.asarray(states, np.float32)

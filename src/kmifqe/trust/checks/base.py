@@ -20,7 +20,7 @@ ORDER = (
     *("reward_range", "cut_values", "time_limit", "reset_states", "reward_shift", "unexplained_ends"),
     *("flat_weights", "clipped_actions", "density_fit"),
     *("distance", "state_coverage", "rare_actions", "nearby_rows", "effective_rows", "mean_weight"),
-    *("ratio_visits", "ratio_balance"),
+    *("ratio_visits", "ratio_balance", "smoothed_ratio"),
     *("effective_episodes", "largest_weight", "unseen_steps"),
     *(
         "clipped_low",

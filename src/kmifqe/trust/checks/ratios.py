@@ -10,6 +10,7 @@ is V − V̂, whatever ζ is: how far it is from 0, for an f that varies as much
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -37,6 +38,7 @@ from kmifqe.trust.checks.weights import ROWS
 FLOW_ROWS = 10_000  # looked at for the flow of visits
 CHUNK = 2_048  # rows at which the functions below are asked at a time: bounds the memory
 MOST_PRODUCTS = 16  # inputs of which all products are taken; of more only the squares
+SAME_ACTION = 1e-6  # of the action range: two actions that are nearer are one
 RIDGE = 1e-3  # of the functions' mean variance: directions in which they hardly vary are left alone
 
 EFFECTIVE = Thresholds(
@@ -72,6 +74,21 @@ FLOW = Thresholds(
     "tenth (docs/estimators/dice.md)",
 )
 
+EPISODES_WEIGHT = Thresholds(
+    0.1,
+    0.25,
+    "an estimate that is not self-normalised is off by the same share; its interval does not show it, because the "
+    "few episodes whose weights would make the mean right are those that the log does not hold",
+)
+SMOOTHED = Thresholds(
+    0.01,
+    -math.inf,
+    "a deterministic target has a density ratio only where the log takes its very actions; elsewhere a network finds "
+    "a smooth stand-in, whose bias all networks share, so that neither the interval nor another check shows it "
+    "(docs/estimators/dice.md)",
+    below=True,
+)
+
 
 class RatioFacts(msgspec.Struct, frozen=True, kw_only=True):
     """How a learned ratio balances, averaged over networks; errors are standard errors with episodes as units."""
@@ -80,6 +97,8 @@ class RatioFacts(msgspec.Struct, frozen=True, kw_only=True):
     visits_error: float
     flow: float  # what flows in less what flows out, of the function of variance 1 that it is worst for
     flow_error: float
+    # The share of logged next actions that are the target's own; None where it draws them.
+    own_actions: float | None = None
 
 
 def ratio_facts(estimator: Estimator, estimate: Estimate, problem: Problem) -> RatioFacts | None:
@@ -103,10 +122,29 @@ def ratio_facts(estimator: Estimator, estimate: Estimate, problem: Problem) -> R
         state = state_of_seed(estimate.final_state, int(position))
         ratios = np.asarray(estimator.ratio(state, problem, jnp.asarray(rows)), np.float64)
         found.append(_balance(flow, ratios, drawn, float(problem.gamma)))
-    means = np.mean(found, axis=0)
-    if not np.isfinite(means).all():
+    visits, visits_error, balance, balance_error = map(float, np.mean(found, axis=0))
+    if not np.isfinite([visits, visits_error, balance, balance_error]).all():
         return None
-    return RatioFacts(**dict(zip(RatioFacts.__struct_fields__, map(float, means))))
+    return RatioFacts(
+        visits=visits,
+        visits_error=visits_error,
+        flow=balance,
+        flow_error=balance_error,
+        own_actions=_own_actions(problem, rows),
+    )
+
+
+def _own_actions(problem: Problem, rows: np.ndarray) -> float | None:
+    """Return the share of these `rows` whose logged next action is the target's own, of those that have one.
+
+    None where the target draws its actions, and where no row has a next action.
+    """
+    rows = rows[rows < problem.counts.nonterminal]
+    if problem.is_stochastic or not len(rows):
+        return None
+    gap = np.abs(np.asarray(problem.next_actions[rows]) - np.asarray(problem.target_actions[rows]))
+    width = np.asarray(problem.action_high) - np.asarray(problem.action_low)
+    return float(np.mean((gap <= SAME_ACTION * width).all(axis=1)))
 
 
 class _Flow(NamedTuple):
@@ -188,10 +226,21 @@ def balance_checks(facts: RatioFacts | None) -> list[Check]:
         "standard deviations beyond chance, for the function that the learned ratio is worst for."
     )
     advice = "Train for more steps, or use an estimator that learns no ratio (fqe, kmifqe)."
-    return [
+    found = [
         VISITS.check("ratio_visits", off, visits, advice),
         FLOW.check("ratio_balance", flow, balance, advice, shown=digits),
     ]
+    if facts.own_actions is not None:
+        smoothed = (
+            f"The target is deterministic and the log takes its very action in {percent(facts.own_actions)} of the "
+            "rows; at other actions it has no density ratio."
+        )
+        other = (
+            "Compare V̂ with an estimator that learns no ratio (fqe, kmifqe), or judge the target with the noise it "
+            "acts with (--stochastic)."
+        )
+        found.append(SMOOTHED.check("smoothed_ratio", facts.own_actions, smoothed, other))
+    return found
 
 
 def ratio_checks(estimate: Estimate, rows: int) -> list[Check]:
@@ -219,6 +268,11 @@ def ratio_checks(estimate: Estimate, rows: int) -> list[Check]:
             "Use an estimator without products of ratios (fqe, kmifqe), or log more episodes near the target."
         )
         found.append(LARGEST.check("largest_weight", last["largest_share"], finding, advice))
+    if "mean_episode_weight" in last:
+        mean = last["mean_episode_weight"]
+        finding = f"The episodes' weights average {digits(mean)} over discounted time, where 1 is right."
+        advice = "Use an estimator that divides by the weights' sum (wpdis, wis), or one without products of ratios."
+        found.append(EPISODES_WEIGHT.check("mean_weight", abs(mean - 1.0), finding, advice))
     if "unseen" in last:
         finding = f"{percent(last['unseen'])} of the discounted future lies beyond the last logged step."
         advice = "Log longer episodes, or use an estimator that bootstraps (fqe, kmifqe)."
