@@ -11,6 +11,7 @@ from kmifqe.budget import make_budget
 from kmifqe.errors import InputError
 from kmifqe.estimators.sizing import ProblemSize, fit_size, ladder
 from kmifqe.report.watch import Watch
+from kmifqe.store import Interrupted
 from kmifqe.store.manifest import FINISHED
 
 
@@ -99,7 +100,9 @@ def test_what_was_not_reached_is_said_and_more_time_goes_on_from_there(tmp_path,
     short = quick(0.1, heard, out=out)
     assert len(short.estimate.values) == 4
     assert any("sized for the time: 4 networks" in note for note in short.question.notes)
-    assert any("resume RUN --minutes" in each for each in heard.sentences)
+    assert any(
+        "to go on: in Python: resume=True" in each for each in heard.sentences
+    )  # a function has no name
     kept = {path.name for path in (out / FINISHED).iterdir()}
     longer = quick(30, Heard(), out=out, resume=True)
     assert len(longer.estimate.values) == 6
@@ -108,6 +111,46 @@ def test_what_was_not_reached_is_said_and_more_time_goes_on_from_there(tmp_path,
     # The networks of the first estimate are the first of the whole recipe's, and the same bits would be a sign of
     # their being fitted once only: here the sizes are equal.
     np.testing.assert_allclose(longer.estimate.values[:4], short.estimate.values, rtol=1e-4)
+
+
+def test_a_stop_after_the_first_estimate_keeps_it_and_measures_nothing_more(tmp_path, monkeypatch):
+    monkeypatch.setattr(budget, "FIRST_SECONDS", 0.0)
+    measured = []
+    monkeypatch.setattr(budget, "_training_seconds", lambda *_: measured.append(1) or 100.0)
+    heard, out = Heard(), tmp_path / "run"
+    is_judged = lambda: any("first estimate" in each for each in heard.sentences)  # noqa: E731
+    with pytest.raises(Interrupted) as stopped:
+        quick(30, heard, out=out, stop_asked=is_judged)
+    assert len(measured) == 1  # before the first estimate
+    assert [each.estimator for each in stopped.value.finished] == ["fqe"]
+    assert kmifqe.Result.load(out).value == stopped.value.finished[0].value
+
+
+def test_a_run_of_files_says_the_command_that_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(budget, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(budget, "_training_seconds", lambda *_: 100.0)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "a_policy_file.py").write_text("def act(states):\n    return 0.5 * states[:, :1]\n")
+    heard, out, rng = Heard(), tmp_path / "a run", np.random.default_rng(0)
+    np.savez(
+        tmp_path / "log.npz",
+        observations=rng.normal(size=(400, 2)),
+        actions=rng.normal(size=(400, 1)),
+        rewards=rng.normal(size=400),
+        terminals=np.zeros(400, bool),
+        timeouts=np.arange(400) % 20 == 19,
+    )
+    kmifqe.evaluate(
+        tmp_path / "log.npz",
+        "a_policy_file:act",
+        estimators=["fqe"],
+        settings=["hidden=8", "batch=16"],
+        minutes=0.1,
+        seeds=6,
+        out=out,
+        watch=heard,
+    )
+    assert any(f"kmifqe resume '{out}' --minutes" in each for each in heard.sentences)
 
 
 @pytest.mark.parametrize(

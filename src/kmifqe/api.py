@@ -220,7 +220,17 @@ def evaluate(
             return judge(problem, made, asked, steps=[None] * len(made), seeds=own, part=part)
 
         sized = partial(make, behavior)
-        return evaluate_within(budget, problem, sample, len(all_seeds), sized, judge_rung, watch)
+        return evaluate_within(
+            budget,
+            problem,
+            sample,
+            len(all_seeds),
+            sized,
+            judge_rung,
+            watch,
+            folder=run.path if run is not None and options else None,
+            stop_asked=stop_asked,
+        )
 
 
 def evaluate_problem(
@@ -316,7 +326,8 @@ def _judged(
     )
     if run is not None and run.saves:
         share = run.saving_seconds / max(sum(estimate.seconds for estimate in estimates), 1e-9)
-        watch.say(f"saved {run.saves} times on the way, {share:.2%} of the time")
+        times = f"{run.saves} time{'s' * (run.saves != 1)}"
+        watch.say(f"saved {times} on the way, {share:.2%} of the time")
     averaged = [
         average(
             name, [each for each in estimates if each.estimator in entry_named(name).panel], question.accepted

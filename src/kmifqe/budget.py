@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import jax
 
@@ -19,6 +21,7 @@ from kmifqe.io.format import duration, number
 from kmifqe.mdp import Problem, Transitions
 from kmifqe.report.result import Result
 from kmifqe.report.watch import Watch
+from kmifqe.store import Interrupted
 
 CPU_MINUTES, GPU_MINUTES = 10.0, 3.0
 FIRST_SECONDS = 45.0  # a whole recipe that takes less needs no first estimate before it
@@ -89,6 +92,8 @@ def evaluate_within(
     make: Make,
     judge: Judge,
     watch: Watch,
+    folder: Path | None = None,
+    stop_asked: Callable[[], bool] = lambda: False,
 ) -> Result:
     """Return the result of the largest fit that `budget` has time for, after a first estimate.
 
@@ -100,11 +105,13 @@ def evaluate_within(
         make: returns the estimators with the recipe of a problem size.
         judge: fits them, and returns their result and the problem to go on with.
         watch: hears what is done, and what was not reached.
+        folder: of the run that a later command can go on with; by default there is none.
+        stop_asked: asked after the first estimate; True raises `store.Interrupted`. By default nobody stops.
     """
     rungs = ladder(size_of(problem), networks)
     first, whole = rungs[0], rungs[-1]
     is_small = first.size == whole.size
-    if is_small and _training_seconds(whole, make(whole.size), problem) <= FIRST_SECONDS:
+    if is_small and _training_seconds(whole, make(whole.size), problem, watch) <= FIRST_SECONDS:
         return judge(problem, whole, make(whole.size), "", "")[0]
     started = time.perf_counter()
     learned = problem if sample is None else sample
@@ -122,7 +129,13 @@ def evaluate_within(
         needed = took * rung.work / first.work
         if HOPELESS * needed < budget.left:
             estimators = make(rung.size)
-            needed = _training_seconds(rung, estimators, problem) + beside * rung.networks / first.networks
+            if (
+                stop_asked()
+            ):  # while the first estimate was examined: compiling would come before the next question
+                raise Interrupted(estimators[0].name, None, estimators[0].default_steps, result.estimates)
+            needed = (
+                _training_seconds(rung, estimators, problem, watch) + beside * rung.networks / first.networks
+            )
             if needed < budget.left:
                 watch.say(f"going on with {rung}: about {duration(needed)}")
                 result, problem = judge(problem, rung, estimators, _part(rung, whole), _note(rung, whole))
@@ -131,21 +144,27 @@ def evaluate_within(
     if unreached:
         rung, needed = unreached[-1]
         minutes = max(1, math.ceil(1.3 * needed / 60))
-        watch.warn(
-            f"not reached in {budget.minutes:g} minutes: {rung}, about {duration(needed)} more; to go on: "
-            f"kmifqe resume RUN --minutes {minutes} (in Python: resume=True, minutes={minutes})"
-        )
+        given = f"{budget.minutes:g} minute{'s' * (budget.minutes != 1)}"
+        how = f"in Python: resume=True, minutes={minutes}"
+        if folder is not None:
+            how = f"kmifqe resume {shlex.quote(str(folder))} --minutes {minutes} ({how})"
+        watch.warn(f"not reached in {given}: {rung}, about {duration(needed)} more; to go on: {how}")
     return result
 
 
-def _training_seconds(rung: Rung, estimators: Sequence[Estimator], problem: Problem) -> float:
+def _training_seconds(rung: Rung, estimators: Sequence[Estimator], problem: Problem, watch: Watch) -> float:
     """Return how many seconds a rung's training takes, measured on this machine; infinite where memory lacks.
 
-    The programs that are compiled for it are those of the fit, so that no time is lost where it is done.
+    The programs that are compiled for it are those of the fit, so that no time is lost where it is done. That takes
+    longer than a small fit, so `watch` shows what is being waited for.
     """
-    plans = [make_plan(each, problem, seeds=rung.networks, bootstrap=True) for each in estimators]
-    forecasts = (make_forecast(each, problem, plan) for each, plan in zip(estimators, plans, strict=True))
-    return sum(math.inf if each.seconds is None else each.seconds for each in forecasts)
+    seconds = 0.0
+    for estimator in estimators:
+        plan = make_plan(estimator, problem, seeds=rung.networks, bootstrap=True)
+        with watch.status(f"{estimator.name}: compiling, and measuring how long {rung} take …"):
+            measured = make_forecast(estimator, problem, plan).seconds
+        seconds += math.inf if measured is None else measured
+    return seconds
 
 
 def _in_short(result: Result) -> str:

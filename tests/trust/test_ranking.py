@@ -97,6 +97,24 @@ def test_what_two_policies_have_in_common_drops_out_of_their_difference() -> Non
     assert high - low < 0.3 * np.hypot(*(each[2] - each[1] for each in own))
 
 
+def test_policies_share_what_networks_have_wrong_alike_as_far_as_they_act_alike() -> None:
+    """Exactly for policies that act the same; as two policies of their own where they act at random apart."""
+    values, moves = paired_setting()
+    std = values.std(axis=1, ddof=1)
+    paired = np.std(values[0] - values[1], ddof=1) ** 2 / NETWORKS + np.sum((moves[0] - moves[1]) ** 2)
+
+    def variance(one: np.ndarray, other: np.ndarray) -> float:
+        each = [PolicyValue(values[i], moves[i], actions=actions) for i, actions in enumerate((one, other))]
+        return joint(each, EPISODES).variance(np.array([1.0, -1.0]))[0]
+
+    still = np.zeros(64)
+    np.testing.assert_allclose(variance(still, still), paired + SHARED * (std[0] - std[1]) ** 2, rtol=1e-6)
+    far = paired + SHARED * (std[0] ** 2 + std[1] ** 2)
+    np.testing.assert_allclose(variance(still, still + 10.0), far, rtol=1e-6)
+    half = np.sqrt(np.log(2.0))  # exp(-d²) = 1/2
+    np.testing.assert_allclose(variance(still, still + half), far - SHARED * std[0] * std[1], rtol=1e-6)
+
+
 def test_networks_that_carry_the_log_stand_in_for_moves_that_are_not_known() -> None:
     values, moves = paired_setting()
     known = known_of(values, [moves[0], None, moves[2]])

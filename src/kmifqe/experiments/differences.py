@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -34,6 +34,7 @@ from kmifqe.experiments.problems_family import (
 )
 from kmifqe.experiments.records import Record, made_here, read_record
 from kmifqe.experiments.study import part_of
+from kmifqe.io.policies.actor import Actor
 from kmifqe.mdp.ask import Behavior, Policy
 from kmifqe.mdp.transitions import Transitions
 from kmifqe.ranking import rank
@@ -78,7 +79,7 @@ PRESETS = {
         truth_episodes=20,
     ),
     "small": DifferencesPreset(  # two cores: KMIFQE takes five times as long
-        "small", lqr=SHAPES[1:3], pendulum=SHAPES[8:9], per_shape=8, seeds=6, estimators=("fqe",)
+        "small", lqr=SHAPES[1:4], pendulum=SHAPES[7:10], per_shape=12, seeds=6, estimators=("fqe",)
     ),
     "full": DifferencesPreset("full", lqr=SHAPES[:7], pendulum=SHAPES[7:10], per_shape=8, seeds=10),
 }
@@ -283,19 +284,26 @@ def _lqr_case(problem: LqrProblem) -> Case:
 
 def _pendulum_case(problem: PendulumProblem, preset: DifferencesPreset) -> Case:
     log, behavior = problem.log()
+    truths = _pendulum_truths(problem.gamma, preset.truth_episodes)
+    return Case(log, behavior, dict(_pendulum_policies()), truths)
+
+
+def _pendulum_policies() -> dict[str, Actor]:
     target, mean = load_pendulum_actors()
-    policies = {
+    return {
         "target": target,
         "behavior": mean,
         "target-scaled": scaled(target, 0.5),
         "target-perturbed": perturbed(target, 0.2),
     }
-    # The same first states for every policy: the truth of a difference is then known better than either.
-    truths = {
-        name: true_value(0, policy, problem.gamma, preset.truth_episodes).value
-        for name, policy in policies.items()
+
+
+@cache  # all problems of one discount have the same policies, and 20,000 rollouts take as long as a small fit
+def _pendulum_truths(gamma: float, episodes: int) -> dict[str, float]:
+    """Return the true value of every policy, from the same first states: differences are then known better."""
+    return {
+        name: true_value(0, policy, gamma, episodes).value for name, policy in _pendulum_policies().items()
     }
-    return Case(log, behavior, dict(policies), truths)
 
 
 def summary(records: list[DifferencesProblem]) -> list[dict[str, Any]]:

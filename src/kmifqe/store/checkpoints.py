@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,18 @@ COST_SHARE = 0.01  # a save waits until the last one's cost is below this share 
 class Interrupted(Exception):
     """A fit was asked to stop, and stopped after saving what it had reached."""
 
-    def __init__(self, estimator: str, snapshot: Snapshot | None, steps: int) -> None:
+    def __init__(
+        self,
+        estimator: str,
+        snapshot: Snapshot | None,
+        steps: int,
+        finished: Sequence[Estimate] = (),
+    ) -> None:
         super().__init__(f"{estimator}: stopped as asked")
         self.estimator = estimator
         self.snapshot = snapshot  # None: it had not begun
         self.steps = steps
-        self.finished: tuple[Estimate, ...] = ()  # of the estimators before it
+        self.finished = tuple(finished)  # of the estimators before it
 
 
 class CheckpointFolder:

@@ -2,9 +2,10 @@
 
 Networks of one seed share their initial weights, their draws and the weights of the log's episodes, and all policies
 share the log. So most of what is uncertain about two values is common to both, and their difference is known far
-better than either. Two covariances say so: of what another log would change (each episode's moves of V̂, from
-`trust.influence`) and of what training does (the spread over networks). Both enter as in `trust.interval`; the
-statements here are read off draws from their sum (docs/guides/ranking.md).
+better than either. Covariances say so: of what another log would change (each episode's moves of V̂, from
+`trust.influence`), of what training does by chance (the spread over networks), and of what all networks have wrong
+alike, which two policies share as far as they act alike. All enter as in `trust.interval`; the statements here are
+read off draws from their sum (docs/guides/ranking.md).
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ class PolicyValue:
     weights: Mapping[str, float] = field(default_factory=dict)  # of the estimators used; they add up to 1
     deviations: Mapping[str, float] = field(default_factory=dict)  # of each of them from the value
     verdict: Verdict | None = None
+    actions: np.ndarray | None = (
+        None  # at some states, the same for all policies (`Measurements.actions`); None where unknown
+    )
 
     @property
     def value(self) -> float:
@@ -106,6 +110,7 @@ def _of_policy(
         weights=weights,
         deviations={name: estimates[name].value - middle for name in used},
         verdict=judgement.verdicts[best],
+        actions=actions_of(estimates[best]),
     )
 
 
@@ -113,6 +118,12 @@ def moves_of(estimate: Estimate) -> np.ndarray | None:
     """Return what each episode looked at does to V̂ (`ChanceFacts.moves`); None where that was not measured."""
     chance = None if estimate.measurements is None else estimate.measurements.chance
     return None if chance is None or not chance.moves else np.asarray(chance.moves)
+
+
+def actions_of(estimate: Estimate) -> np.ndarray | None:
+    """Return what the policy does at some logged states (`Measurements.actions`); None where that is not known."""
+    found = estimate.measurements
+    return None if found is None or not found.actions else np.asarray(found.actions)
 
 
 def least_error(estimate: Estimate) -> float:
@@ -124,7 +135,7 @@ def least_error(estimate: Estimate) -> float:
 def alone(estimate: Estimate) -> PolicyValue:
     """Return what one estimate says of its policy."""
     values = np.where(np.isfinite(estimate.values), estimate.values, np.nan)
-    return PolicyValue(values, moves_of(estimate), least_error(estimate))
+    return PolicyValue(values, moves_of(estimate), least_error(estimate), actions=actions_of(estimate))
 
 
 # --- What is known of all values jointly
@@ -208,7 +219,8 @@ def joint(policies: Sequence[PolicyValue], episodes: int) -> Joint:
                 freedom[i, j] = freedom[j, i] = both.sum() - 1
     # Policies with fewer networks have the first of those that the others have: means share min(Kᵢ, Kⱼ) networks.
     shared = 1.0 / np.maximum(np.maximum.outer(networks, networks), 1)
-    training = _positive(covariance) * (SHARED + shared)
+    covariance = _positive(covariance)
+    training = covariance * shared + SHARED * _positive(_wrong_alike(policies, covariance))
     least = np.array([each.least for each in policies])
     moves = [each.moves for each in policies if each.moves is not None]
     more = max(episodes - 1.0, 1.0)
@@ -222,6 +234,25 @@ def joint(policies: Sequence[PolicyValue], episodes: int) -> Joint:
         training = training * (episodes + 1) / more
         freedom = 1.0 / (1.0 / freedom + 1.0 / more)
     return Joint(means, log, training + _between(policies), more, freedom)
+
+
+def _wrong_alike(policies: Sequence[PolicyValue], covariance: np.ndarray) -> np.ndarray:
+    """Return the covariance of what all networks have wrong alike, in the unit in which `SHARED` counts it.
+
+    Of one policy it is the variance over networks, as in `trust.interval`. Two policies share it as far as they act
+    alike: Q is then asked at the same actions. How networks' deviations correlate does not tell, because it is not
+    chance that is wrong alike. So the correlation is exp(−d²), d² the mean square distance of the policies' actions
+    in standard deviations of the logged ones. Where actions are not known, as of the logged controller, the
+    `covariance` over networks stands in.
+    """
+    found = covariance.copy()
+    std = np.sqrt(np.diag(covariance))
+    for i, one in enumerate(policies):
+        for j, other in enumerate(policies[:i]):
+            if one.actions is not None and other.actions is not None:
+                alike = np.exp(-np.mean((one.actions - other.actions) ** 2))
+                found[i, j] = found[j, i] = std[i] * std[j] * alike
+    return found
 
 
 def _between(policies: Sequence[PolicyValue]) -> np.ndarray:

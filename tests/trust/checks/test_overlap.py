@@ -9,6 +9,7 @@ from kmifqe.experiments.planted import Shifted, changed, ended_log, log_of, prob
 from kmifqe.mdp.problem import Problem
 from kmifqe.trust.checks.overlap import (
     DensityFacts,
+    compared_actions,
     density_facts,
     density_fit,
     mean_and_error,
@@ -136,6 +137,20 @@ def test_distances_are_in_typical_logged_distances(sigmas):
     far = sigmas > 1.25 * 2.58
     assert (overlap.distance_outside > 0.99) == far
     assert (overlap.density_outside == 1.0) == far
+
+
+def test_compared_actions_are_as_far_apart_as_the_policies_in_standard_deviations_of_the_log():
+    world = world_of(6, 2)
+    log = log_of(world, 6, 200, 20)
+    std = log.actions.std(axis=0)
+    kept = [
+        np.array(compared_actions(Problem.build(log, lambda s, by=by: world.policy(s) + by * std, None, 0.8)))
+        for by in (0.0, 1.5)
+    ]
+    np.testing.assert_allclose(kept[1] - kept[0], 1.5, rtol=0.02)
+    # As many states as are kept tell how far the target acts from one that does nothing.
+    whole = np.mean((world.policy(log.next_states) / std) ** 2)
+    np.testing.assert_allclose(np.mean(kept[0] ** 2), whole, rtol=0.5)
 
 
 def test_a_target_on_the_edge_of_a_uniform_log_is_not_outside():

@@ -39,6 +39,9 @@ class Measurements(msgspec.Struct, frozen=True, kw_only=True):
     start: StartFacts | None = None
     ratio: RatioFacts | None = None
     chance: ChanceFacts | None = None
+    actions: tuple[
+        float, ...
+    ] = ()  # `overlap.compared_actions`; empty where the record was made without them
 
 
 def restored(estimate: Estimate) -> Estimate:
@@ -99,6 +102,7 @@ def measure(
         start=None if near is None else training.start_facts(estimator, estimate, problem, near),
         ratio=ratios.ratio_facts(estimator, estimate, problem),
         chance=chance_facts(estimator, estimate, problem),
+        actions=overlap.compared_actions(problem),
     )
 
 

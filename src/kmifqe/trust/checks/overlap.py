@@ -14,6 +14,9 @@ from kmifqe.io.format import digits, percent
 from kmifqe.mdp.problem import Problem
 from kmifqe.trust.checks.base import Check, Thresholds
 
+COMPARED = (
+    64  # next states at which a target's actions are kept: distances of two policies are then known to 20 %
+)
 LOOKED_AT = 20_000  # rows: enough for a share of 1 % to be known to a tenth of itself
 FEATURES = 64  # tanh units of random weights: a nonlinear regression at the cost of a linear one
 ROWS_PER_FEATURE = 20  # fewer rows make fewer features: residuals must not be fitted away
@@ -69,6 +72,17 @@ class OverlapFacts(msgspec.Struct, frozen=True, kw_only=True):
     nearby_rows: float  # effective rows near the target's actions, without any density
     density_outside: float | None = None  # share at which the target's action is rare by the density
     overlap_rows: float | None = None  # effective rows near the target's actions, by the density
+
+
+def compared_actions(problem: Problem) -> tuple[float, ...]:
+    """Return the target's actions at some next states of the log, in standard deviations of the logged actions.
+
+    The states are the same for every policy that is judged on a log, so that two policies can be compared by them.
+    """
+    rows = np.unique(np.linspace(0, problem.counts.used - 1, COMPARED).astype(int))
+    std = np.asarray(problem.actions).std(axis=0)
+    actions = np.asarray(problem.target_actions[rows], np.float64) / np.where(std > 0.0, std, 1.0)
+    return tuple(float(f"{each:.4g}") for each in actions.ravel())
 
 
 class DensityFacts(msgspec.Struct, frozen=True, kw_only=True):
