@@ -7,7 +7,7 @@ of one seed are alike for all policies, so that policies are compared pair by pa
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -43,11 +43,20 @@ from kmifqe.estimators.sizing import TYPICAL, size_of
 from kmifqe.io.files import disk_sentence, read_file
 from kmifqe.io.logs import load_dataset
 from kmifqe.io.policies import check_policy_fits, load_policy, load_stochastic_policy
+from kmifqe.io.serialize import read_json
 from kmifqe.mdp import Problem, Transitions
 from kmifqe.mdp.ask import Behavior, Logged, Policy
 from kmifqe.mdp.policies import Answers, ask_policy, common_box, judged
 from kmifqe.mdp.returns import credited_returns
-from kmifqe.report.ranking import RANKING, RANKING_CSV, RANKING_TEX, Ranking, write_csv, write_tex
+from kmifqe.report.ranking import (
+    MOST_VALUE,
+    RANKING,
+    RANKING_CSV,
+    RANKING_TEX,
+    Ranking,
+    write_csv,
+    write_tex,
+)
 from kmifqe.report.ranking_judged import judged_ranking
 from kmifqe.report.ranking_page import RANKING_FIGURE, RANKING_PAGE, save_ranking_figure, write_ranking_page
 from kmifqe.report.result import Question
@@ -56,6 +65,7 @@ from kmifqe.runner import Store, examined, fit_in_task, run_policies
 from kmifqe.store import RunDirectory, open_run
 from kmifqe.store.checkpoints import SAVE_SECONDS
 from kmifqe.store.identity import digests, fingerprint, joint_fingerprint
+from kmifqe.store.manifest import RANK
 from kmifqe.trust.active import Choice, choose, paired_covariance
 from kmifqe.trust.checks import Shared
 from kmifqe.trust.interval import LEVEL, check_level
@@ -64,6 +74,7 @@ from kmifqe.trust.ranking import combined, joint, p_best, value_draws
 from kmifqe.trust.verdict import check_accepted, judge_run
 
 ROUGH = 4  # networks that every policy gets: as many as the log's part of an interval is read from
+MOST_READ = 2**24  # bytes of a file with a line for every policy or episode
 CONTENDER = 0.05  # chance to be the best, by the rough values, from which on a policy gets all networks
 
 
@@ -145,15 +156,16 @@ def rank(
             f"there are {len(all_seeds)} seeds, {rough} of them at first; expected at least 2: without a spread over "
             "networks nothing can be told apart"
         )
-    if minutes is not None and not minutes > 0:
-        raise InputError(f"minutes is {minutes}; expected a positive number")
-    _check_truth(truth, named)
+    if minutes is not None and not 0 < minutes < float("inf"):
+        raise InputError(f"minutes are {minutes}; expected a time greater than 0")
+    check_truth(truth, named)
     with ExitStack() as stack:
         run: RunDirectory | None = None
         if out is not None:
             open_ = open_run(
                 Path(out),
                 {},
+                task=RANK,
                 resume=resume,
                 force=force,
                 save_seconds=save_seconds,
@@ -243,12 +255,28 @@ def _short_names(files: Sequence[str]) -> list[str]:
     return list(files)
 
 
-def _check_truth(truth: Mapping[str, float] | None, named: Mapping[str, object]) -> None:
-    missing = [] if truth is None else [name for name in named if name not in truth]
+def check_truth(
+    truth: Mapping[str, float] | None, named: Iterable[str], source: Path | str = "truth"
+) -> None:
+    """Refuse true values that lack one of the policies `named`, or that are no usable numbers; None is no truth.
+
+    `source` is what they come from, for the message: a file, or by default the argument.
+    """
+    if truth is None:
+        return
+    names = list(named)
+    missing = [name for name in names if name not in truth]
     if missing:
         raise InputError(
-            f"truth lacks the policy {shown(missing[0])}; expected a value for each of {', '.join(map(shown, named))}"
+            f"{source} lacks the policy {shown(missing[0])}; expected a value for each of "
+            f"{', '.join(map(shown, names))}"
         )
+    for name in names:
+        if not abs(truth[name]) <= MOST_VALUE:
+            raise InputError(
+                f"{source} says that the policy {shown(name)} is worth {truth[name]}; expected a number of at most "
+                f"{MOST_VALUE:g}"
+            )
 
 
 class _naming:
@@ -527,22 +555,45 @@ def read_returns(path: Path) -> dict[str, list[float]]:
         "expected a CSV with the columns policy and discounted_return, a line for every episode: the sum of "
         "gamma^t times reward over the episode, with the gamma of the ranking"
     )
+    returns: dict[str, list[float]] = {}
+    for policy, value in read_column(path, "discounted_return", expected):
+        returns.setdefault(policy, []).append(value)
+    return returns
+
+
+def read_truth(path: Path) -> dict[str, float]:
+    """Return the true values in a CSV with the columns policy and value, or in a JSON object of policy and value."""
+    if read_file(path, MOST_READ).lstrip()[:1] == b"{":
+        return read_json(path, dict[str, float])
+    expected = "expected a JSON object of policies and values, or a CSV with the columns policy and value"
+    truths: dict[str, float] = {}
+    for policy, value in read_column(path, "value", expected):
+        if policy in truths:
+            raise InputError(f"{path}: has two lines for the policy {shown(policy)}; expected one for each")
+        truths[policy] = value
+    return truths
+
+
+def read_column(path: Path, column: str, expected: str) -> list[tuple[str, float]]:
+    """Return the columns policy and `column` of a CSV at `path`, line by line; refuse what is no usable number.
+
+    `expected` is what the file should have been, for messages.
+    """
     try:
-        rows = csv.DictReader(read_file(path).decode("utf-8-sig").splitlines())
+        rows = csv.DictReader(read_file(path, MOST_READ).decode("utf-8-sig").splitlines())
         lines = list(enumerate(rows, 2))
     except (UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path}: is no text ({shown(error)}); {expected}") from error
-    missing = {"policy", "discounted_return"} - set(rows.fieldnames or ())
-    if missing:
+    if {"policy", column} - set(rows.fieldnames or ()):
         found = ", ".join(map(shown, rows.fieldnames or ())) or "none"
         raise InputError(f"{path}: the columns are {found}; {expected}")
-    returns: dict[str, list[float]] = {}
+    values = []
     for line, row in lines:
         try:
-            value = float(row["discounted_return"] or "")
+            value = float(row[column] or "")
         except ValueError:
             value = float("nan")
-        if not row["policy"] or not np.isfinite(value):
+        if not row["policy"] or not abs(value) <= MOST_VALUE:
             raise InputError(f"{path}: line {line} is {shown(dict(row))}; {expected}")
-        returns.setdefault(row["policy"], []).append(value)
-    return returns
+        values.append((row["policy"], value))
+    return values

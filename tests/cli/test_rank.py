@@ -14,9 +14,10 @@ import pytest
 
 from cli.conftest import small_actor
 from estimators.small import logged
-from kmifqe.cli.rank import expand, read_truth
+from kmifqe.cli.rank import expand
 from kmifqe.errors import InputError
 from kmifqe.io.logs.save import save_dataset
+from kmifqe.ranking import check_truth, read_truth
 
 QUICK = ("--gamma", "0.8", "-e", "fqe", "--seeds", "3", "--steps", "1000", "--set", "hidden=16")
 
@@ -139,11 +140,41 @@ def test_truths_are_read_from_csv_and_json(tmp_path, text, expected) -> None:
     assert read_truth(tmp_path / "truth") == expected
 
 
-@pytest.mark.parametrize("text", ["policy,value\na,nothing\n", "name,worth\na,1\n", '{"a": "b"}', "{"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "policy,value\na,nothing\n",
+        "policy,value\na,nan\n",
+        "policy,value\na,1e300\n",
+        "policy,value\na,1\na,2\n",
+        "name,worth\na,1\n",
+        '{"a": "b"}',
+        "{",
+    ],
+)
 def test_a_file_without_truths_is_refused(tmp_path, text) -> None:
     (tmp_path / "truth").write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match="truth"):
         read_truth(tmp_path / "truth")
+
+
+@pytest.mark.parametrize("truth", [{"a": 1.0}, {"a": 1.0, "b": float("nan")}, {"a": 1.0, "b": 1e300}])
+def test_truths_that_lack_a_policy_or_are_no_values_are_refused(truth) -> None:
+    check_truth({"a": 1.0, "b": 2.0, "more": float("nan")}, ["a", "b"])
+    with pytest.raises(InputError, match=r"^truth\.csv .* b"):
+        check_truth(truth, ["a", "b"], "truth.csv")
+
+
+def test_returns_of_a_policy_that_is_not_ranked_are_refused_before_anything_is_trained(
+    kmifqe_command, folder
+) -> None:
+    (folder / "returns.csv").write_text("policy,discounted_return\nfour.safetensors,1\n")
+    question = ("rank", folder / "log.npz", "--policy", folder / "*.safetensors", *QUICK)
+    done = kmifqe_command(*question, "--next", folder / "returns.csv", "--out", folder / "run")
+    assert done.code == 2
+    assert "four.safetensors" in done.err
+    assert not (folder / "run").exists()
 
 
 def test_truth_and_env_are_not_both_given(kmifqe_command, folder) -> None:

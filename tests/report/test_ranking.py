@@ -57,6 +57,22 @@ def test_a_record_of_another_version_is_refused(tmp_path) -> None:
         Ranking.load(tmp_path / "nowhere")
 
 
+@pytest.mark.parametrize("damage", ["twice", "gone", "level", "huge"])
+def test_a_record_whose_parts_do_not_go_together_is_refused(ranking, tmp_path, damage) -> None:
+    record = json.loads(ranking.save(tmp_path).read_text(encoding="utf-8"))
+    if damage == "twice":
+        record["ranking"].append(record["ranking"][0])
+    elif damage == "gone":
+        del record["ranking"][0]
+    elif damage == "level":
+        record["level"] = 1.0
+    else:
+        record["ranking"][0]["high"] = 1e308
+    (tmp_path / "ranking.json").write_text(json.dumps(record))
+    with pytest.raises(InputError, match="damaged"):
+        Ranking.load(tmp_path)
+
+
 def test_paired_policies_are_told_apart_though_their_intervals_overlap(ranking) -> None:
     first, second = ranking.ranking[:2]
     assert second.high > first.low

@@ -10,7 +10,8 @@ import pytest
 
 from kmifqe.errors import InputError
 from kmifqe.store.checkpoints import CheckpointFolder
-from kmifqe.store.directory import LOCK
+from kmifqe.store.directory import LOCK, open_run
+from kmifqe.store.manifest import MANIFEST, RANK, RANKING
 from store.conftest import assert_same_bits, run_toy
 from store.test_checkpoints import PowerCutError, cut_at, go_on
 from store.toy import toy
@@ -232,3 +233,20 @@ def test_an_estimator_cannot_be_named_as_a_path(tmp_path):
     with pytest.raises(InputError, match="slashes"):
         run_toy(tmp_path / "run", estimator=toy(name="../../elsewhere"))
     assert sorted(tmp_path.iterdir()) == []
+
+
+def test_a_ranking_and_an_evaluation_do_not_go_on_as_each_other(tmp_path) -> None:
+    run_toy(tmp_path / "run")
+    before = tree(tmp_path / "run")
+    with (
+        pytest.raises(InputError, match="a run of `kmifqe evaluate`"),
+        open_run(tmp_path / "run", {}, task=RANK, resume=True),
+    ):
+        pass
+    assert tree(tmp_path / "run") == before
+    with open_run(tmp_path / "run", {}, task=RANK, force=True) as run:
+        run.begin_ranking()
+        run.file(RANKING).write_text("{}")
+    with pytest.raises(InputError, match="a run of `kmifqe rank`"):
+        run_toy(tmp_path / "run", resume=True)
+    assert set(tree(tmp_path / "run")) == {MANIFEST, RANKING}

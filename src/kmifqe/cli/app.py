@@ -142,7 +142,7 @@ def _show_cache_warnings() -> None:
     def sentence_or_show(message: Warning | str, *more: Any, **named: Any) -> None:
         if isinstance(message, CacheWarning):
             text = f"[yellow]warning:[/] {escape(printable(str(message)))}"
-            Console(stderr=True).print(text, soft_wrap=True, highlight=False)
+            Console(stderr=True, emoji=False).print(text, soft_wrap=True, highlight=False)
         else:
             show(message, *more, **named)
 
@@ -151,5 +151,5 @@ def _show_cache_warnings() -> None:
 
 def _refuse(sentence: str) -> None:
     text = escape(printable(sentence))
-    Console(stderr=True).print(f"[bold red]error:[/] {text}", soft_wrap=True, highlight=False)
+    Console(stderr=True, emoji=False).print(f"[bold red]error:[/] {text}", soft_wrap=True, highlight=False)
     sys.exit(2)

@@ -29,7 +29,7 @@ def _list() -> None:
     A log is found by its content: the name is the one under which it was first read. The variable KMIFQE_CACHE_GIB
     sets how much the logs may take in all (10 GiB; 0 keeps none); those used longest ago go first.
     """
-    console, cache = Console(), kept.kept_logs()
+    console, cache = Console(emoji=False), kept.kept_logs()
     found = sorted(kept.entries(cache), key=lambda entry: -entry.used)
     table = Table(
         "log", "rows", "size", "last used", title=escape(printable(str(cache))), title_justify="left"
@@ -59,4 +59,4 @@ def _clear() -> None:
     for program in programs:
         program.unlink(missing_ok=True)
     sentence = f"removed {len(found)} logs and {len(programs)} compiled programs"
-    Console().print(sentence, highlight=False)
+    Console(emoji=False).print(sentence, highlight=False)

@@ -74,7 +74,7 @@ def _inspect(
     if as_json:
         typer.echo(to_json(summary, indent=2).decode(), nl=False)
         return
-    console = Console()
+    console = Console(emoji=False)
     console.print(_overview(summary, _worth(log, gamma)))
     console.print(_actions(summary))
     _print_each(console, "[cyan]note:[/]", summary.notes)
@@ -104,7 +104,7 @@ def _convert(
     refuse_target(target, overwrite=force)  # before minutes of reading
     transitions = load_dataset(source, max_episode_steps=max_episode_steps, cache=not no_cache)
     save_dataset(transitions, target, overwrite=force)
-    console = Console()
+    console = Console(emoji=False)
     _print_each(console, "[cyan]note:[/]", transitions.notes)
     counts = f"{len(transitions):,} transitions in {transitions.n_episodes:,} episodes"
     console.print(f"wrote {escape(printable(str(target)))}: {counts}", highlight=False, soft_wrap=True)

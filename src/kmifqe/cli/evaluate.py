@@ -303,12 +303,17 @@ def resume(
     check_memory_limit()
     from kmifqe.api import RESUMED, Options  # with them comes JAX, which --help does without
     from kmifqe.io.serialize import from_json, to_json
-    from kmifqe.store.manifest import MANIFEST, read_manifest
+    from kmifqe.store.manifest import MANIFEST, RANK, read_manifest
 
     manifest = read_manifest(run)
     if manifest is None:
         raise InputError(
             f"{run / MANIFEST}: does not exist; expected the --out of an evaluation that was stopped"
+        )
+    if manifest.task == RANK:
+        raise InputError(
+            f"{run}: holds a ranking; expected the --out of `kmifqe evaluate`: go on with the command that began it "
+            "and --resume"
         )
     if not manifest.options:
         raise InputError(
@@ -363,7 +368,7 @@ def _run(
     from kmifqe.report.terminal import TerminalWatch
     from kmifqe.store import Interrupted
 
-    console = Console(stderr=True)
+    console = Console(stderr=True, emoji=False)
     console.print(f"gamma {options['gamma']:g}, writing to {escape(printable(str(out)))}", highlight=False)
     keep_compiled_programs()
     interrupts = Interrupts(console)
@@ -390,7 +395,7 @@ def _run(
         raise typer.Exit(interrupts.exit_code) from None
     finally:
         tracking.finish(result)
-    print_result(result, Console(), console)
+    print_result(result, Console(emoji=False), console)
     console.print(written(out), highlight=False, soft_wrap=True)
     if fail_on is not None and result.verdict.word in FAILS[fail_on]:
         raise typer.Exit(FAILED)
@@ -401,7 +406,7 @@ def _say_what_is_there(stopped: Interrupted, console: Console) -> None:
     from kmifqe.report.terminal import estimates_table
 
     if stopped.finished:
-        Console().print(estimates_table(stopped.finished))
+        Console(emoji=False).print(estimates_table(stopped.finished))
     if stopped.snapshot is None:
         console.print(f"{stopped.estimator}: not begun", highlight=False)
     else:

@@ -135,15 +135,22 @@ def rank(
         raise InputError("--resume goes on with the run in a directory; give it as --out")
     policies = expand(policy)
     check_memory_limit()
-    from kmifqe.ranking import name_policies, next_policy, rank, read_returns
+    from kmifqe.ranking import check_truth, name_policies, next_policy, rank, read_returns, read_truth
     from kmifqe.report.ranking_terminal import ranking_table, scores_table
     from kmifqe.report.terminal import TerminalWatch
     from kmifqe.store import Interrupted
+    from kmifqe.store.manifest import MANIFEST
 
     named = name_policies(policies)
     truths = None if truth is None else read_truth(truth)
+    check_truth(truths, named, truth or "")
     returns = None if next_ is None else read_returns(next_)  # refused before anything is trained
-    console = Console(stderr=True)
+    for played in returns or ():
+        if played not in named:
+            raise InputError(
+                f"{next_}: names the policy {shown(played)}; expected one of {', '.join(map(shown, named))}"
+            )
+    console = Console(stderr=True, emoji=False)  # a policy may be called :x:
     keep_compiled_programs()
     interrupts = Interrupts(console)
     watch = TerminalWatch(console, interrupts.training)
@@ -180,20 +187,21 @@ def rank(
             )
     except (Interrupted, KeyboardInterrupt):
         said = "stopped"
-        if out is not None:
+        if out is not None and (out / MANIFEST).exists():
             said = f"stopped; go on with the same command and --resume ({printable(str(out))})"
         console.print(escape(said), highlight=False, soft_wrap=True)
         raise typer.Exit(interrupts.exit_code) from None
-    Console().print(ranking_table(ranking))
+    output = Console(emoji=False)
+    output.print(ranking_table(ranking))
     if ranking.scores:
-        Console().print(scores_table(ranking))
+        output.print(scores_table(ranking))
     for sentence in ranking.advice.sentences:
         console.print(escape(printable(sentence)), highlight=False, soft_wrap=True)
-    if returns is not None:
-        Console().print(escape(printable(next_policy(ranking, returns).sentence)), soft_wrap=True)
     if out is not None:
         written = ", ".join(str(path) for path in sorted(out.glob("ranking.*")))
         console.print(f"written: {escape(printable(written))}", highlight=False, soft_wrap=True)
+    if returns is not None:
+        output.print(escape(printable(next_policy(ranking, returns).sentence)), soft_wrap=True)
 
 
 def expand(patterns: Sequence[str]) -> list[str]:
@@ -218,33 +226,6 @@ def expand(patterns: Sequence[str]) -> list[str]:
             raise InputError(f"--policy {shown(each)}: given twice{also}; expected every policy once")
         seen[place] = each
     return found
-
-
-def read_truth(path: Path) -> dict[str, float]:
-    """Return the true values in a CSV with the columns policy and value, or in a JSON object of policy and value."""
-    import csv
-
-    from kmifqe.io.files import read_file
-    from kmifqe.io.serialize import from_json
-
-    content = read_file(path)
-    expected = "expected a JSON object of policies and values, or a CSV with the columns policy and value"
-    if content.lstrip()[:1] == b"{":
-        return from_json(content, dict[str, float], name=path)
-    try:
-        rows = list(csv.DictReader(content.decode("utf-8-sig").splitlines()))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path}: is no text ({shown(error)}); {expected}") from error
-    truths: dict[str, float] = {}
-    for line, row in enumerate(rows, 2):
-        name, value = row.get("policy"), row.get("value")
-        try:
-            if name is None or value is None:
-                raise ValueError
-            truths[name] = float(value)
-        except ValueError:
-            raise InputError(f"{path}: line {line} is {shown(dict(row))}; {expected}") from None
-    return truths
 
 
 def _rolled_out(

@@ -104,7 +104,7 @@ def report(
         _say_written(latex)
     if open_page and not webbrowser.open(page.resolve().as_uri()):
         sentence = f"no browser was found; open {escape(printable(str(page)))} yourself"
-        Console(stderr=True).print(sentence, highlight=False)
+        Console(stderr=True, emoji=False).print(sentence, highlight=False)
 
 
 def _holds_experiments(folder: Path) -> bool:
@@ -126,4 +126,6 @@ def _render_experiments(root: Path, out: Path | None) -> None:
 
 
 def _say_written(path: Path, more: str = "") -> None:
-    Console().print(f"written: {escape(printable(str(path)))}{more}", highlight=False, soft_wrap=True)
+    Console(emoji=False).print(
+        f"written: {escape(printable(str(path)))}{more}", highlight=False, soft_wrap=True
+    )

@@ -87,7 +87,8 @@ def keep_compiled_programs() -> None:
     except (InputError, OSError) as error:
         jax.config.update("jax_compilation_cache_dir", None)
         sentence = f"{printable(str(error))}; programs are compiled anew and not kept"
-        Console(stderr=True).print(f"[yellow]warning:[/] {escape(sentence)}", highlight=False, soft_wrap=True)
+        console = Console(stderr=True, emoji=False)
+        console.print(f"[yellow]warning:[/] {escape(sentence)}", highlight=False, soft_wrap=True)
         return
     if chosen is None:
         jax.config.update("jax_compilation_cache_dir", str(cache))

@@ -20,6 +20,8 @@ RANKING = "ranking.json"
 RANKING_CSV = "ranking.csv"
 RANKING_TEX = "ranking.tex"
 SCHEMA = "kmifqe.ranking/1"
+MOST_VALUE = 1e38  # rewards are float32
+_DAMAGED = "the record is damaged: rank again"
 
 
 class EstimatorValue(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,7 +117,32 @@ class Ranking(msgspec.Struct, frozen=True, kw_only=True):
                 f"{file}: the field schema is {shown(repr(schema))}; this version reads {SCHEMA!r}: read it with "
                 "the version that wrote it, or rank again"
             )
-        return read_json(file, cls)
+        ranking = read_json(file, cls)
+        ranking._check(file)
+        return ranking
+
+    def _check(self, file: Path) -> None:
+        """Refuse a record, read from `file`, whose policies, differences and numbers do not go together."""
+        names = [each.policy for each in self.ranking]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise InputError(f"{file}: ranks the policy {shown(twice[0])} twice; {_DAMAGED}")
+        for pair in self.differences:
+            for name in (pair.better, pair.worse):
+                if name not in names:
+                    raise InputError(
+                        f"{file}: has a difference of the policy {shown(name)}, which is not ranked; {_DAMAGED}"
+                    )
+        if not 0.0 < self.level < 1.0:
+            raise InputError(
+                f"{file}: the field level is {self.level}; expected a number between 0 and 1; {_DAMAGED}"
+            )
+        ends = [end or 0.0 for one in self.ranking for end in (one.low, one.high)]
+        ends += [end for pair in self.differences for end in (pair.low, pair.high)]
+        if max(map(abs, (*ends, self.logged.return_std))) > MOST_VALUE:
+            raise InputError(
+                f"{file}: has an interval or a spread beyond {MOST_VALUE:g}, more than rewards can be; {_DAMAGED}"
+            )
 
     @staticmethod
     def json_schema() -> dict[str, Any]:

@@ -22,6 +22,7 @@ from kmifqe.store.identity import fingerprint
 from kmifqe.store.manifest import (
     CHECKPOINTS,
     DENSITY,
+    EVALUATE,
     FINISHED,
     MANIFEST,
     RANKED,
@@ -157,6 +158,7 @@ def open_run(
     path: Path,
     options: dict[str, Any],
     *,
+    task: str = EVALUATE,
     resume: bool = False,
     force: bool = False,
     save_seconds: float = SAVE_SECONDS,
@@ -165,11 +167,11 @@ def open_run(
 ) -> Iterator[RunDirectory]:
     """Give the run directory `path`, made if missing, for this process alone.
 
-    `options` is what run.json keeps of the command. A directory that holds a run is refused unless `resume`,
-    which goes on with it, or `force`, which starts again. One that is not empty and holds no run is refused
-    and left as it is. Snapshots are at least `save_seconds` apart. When `stop_asked` returns True the fit is
-    saved and Interrupted raised. `warn` is called with sentences for the user. A run that leaves nothing behind
-    leaves no directory.
+    `options` is what run.json keeps of the command, and `task` what the run is for: EVALUATE or RANK. A directory
+    that holds a run is refused unless `resume`, which goes on with one for the same task, or `force`, which starts
+    again. One that is not empty and holds no run is refused and left as it is. Snapshots are at least `save_seconds`
+    apart. When `stop_asked` returns True the fit is saved and Interrupted raised. `warn` is called with sentences for
+    the user. A run that leaves nothing behind leaves no directory.
     """
     if force and resume:
         raise InputError("--force starts again and --resume goes on; give one of them")
@@ -178,13 +180,15 @@ def open_run(
     begun_in = path.stat()
     try:
         with locked(path / LOCK):
-            files = RunFiles(path, options)
+            files = RunFiles(path, options, task)
             try:
                 run = RunDirectory(
                     files, afresh=force, save_seconds=save_seconds, stop_asked=stop_asked, warn=warn
                 )
                 if not force and not resume:
                     _refuse_earlier_run(run)
+                if resume:
+                    files.refuse_other_task()
                 files.refuse_strangers()
                 files.sweep()
                 yield run

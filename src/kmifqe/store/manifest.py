@@ -25,6 +25,7 @@ from kmifqe.io.serialize import read_json, write_json
 
 MANIFEST = "run.json"
 SCHEMA = "kmifqe.run/2"
+EVALUATE, RANK = "evaluate", "rank"  # what a run is for, as the command is called; none goes on as the other
 RESULT = "result.json"
 # What rooms above this one make of a finished run.
 SHOWN = ("report.html", "landscape.npz", "trajectories.png", "bandwidth.png")
@@ -46,15 +47,17 @@ class Manifest(msgspec.Struct, frozen=True):
     directory: str  # relative paths in the options start here
     options: dict[str, Any]
     files: tuple[str, ...] = ()  # the run's own files, relative to the run directory
+    task: str = ""  # EVALUATE or RANK; "" where an earlier version began the run, which did not say
 
     @classmethod
-    def of_run(cls, options: dict[str, Any], created: str | None = None) -> Manifest:
+    def of_run(cls, options: dict[str, Any], created: str | None = None, task: str = EVALUATE) -> Manifest:
         """Return the manifest of a run with these options that begins in the present directory.
 
-        `options` are those of the command. `created` is when the run was begun; by default it is now.
+        `options` are those of the command. `created` is when the run was begun; by default it is now. `task` is
+        EVALUATE, the default, or RANK.
         """
         created = created or datetime.now(UTC).isoformat(timespec="seconds")
-        return cls(SCHEMA, version("kmifqe"), created, os.getcwd(), options)
+        return cls(SCHEMA, version("kmifqe"), created, os.getcwd(), options, task=task)
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
@@ -95,12 +98,14 @@ _LEFT_ALONE = "nothing in this directory was changed: choose another --out"
 class RunFiles:
     """The files of one run directory: which are ours, and that they are written where the run began.
 
-    `folder` is the run directory, which must exist, and `options` are what a new run.json keeps of the command.
+    `folder` is the run directory, which must exist, `options` are what a new run.json keeps of the command, and
+    `task` is what this run is for: EVALUATE, the default, or RANK.
     """
 
-    def __init__(self, folder: Path, options: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, options: dict[str, Any], task: str = EVALUATE) -> None:
         self.folder = folder
         self._options = options
+        self._task = task
         self._manifest = read_manifest(folder)
         # Held open, so that the system cannot give a removed directory's number to another one.
         self._descriptor = os.open(folder, os.O_RDONLY) if os.name == "posix" else None
@@ -117,7 +122,7 @@ class RunFiles:
         """Write run.json with the options of this process, and list `names` in it as `claim` does."""
         self._refuse_strangers(names)
         self._names |= set(names)
-        self._manifest = Manifest.of_run(self._options, self.created)
+        self._manifest = Manifest.of_run(self._options, self.created, self._task)
         self._write()
 
     def claim(self, *names: str) -> None:
@@ -155,6 +160,15 @@ class RunFiles:
         """Return the names of the run's own files that are there, the result first."""
         there = [name for name in self._names if self.holds(name)]
         return sorted(there, key=lambda name: (name not in (RESULT, RANKING), name))
+
+    def refuse_other_task(self) -> None:
+        """Refuse to go on with a run that is for something else: its results would stand beside this run's."""
+        found = "" if self._manifest is None else self._manifest.task
+        if found not in ("", self._task):
+            raise InputError(
+                f"{self.folder}: holds a run of `kmifqe {shown(found)}`, which `kmifqe {self._task}` cannot go on "
+                "with; nothing in it was changed: choose another --out, or --force to replace the run"
+            )
 
     def refuse_strangers(self) -> None:
         """Refuse a directory in which somebody else's file has a name that every run writes."""
@@ -196,7 +210,7 @@ class RunFiles:
             )
 
     def _write(self) -> None:
-        manifest = self._manifest or Manifest.of_run(self._options)
+        manifest = self._manifest or Manifest.of_run(self._options, task=self._task)
         self._manifest = msgspec.structs.replace(manifest, files=tuple(sorted(self._names)))
         write_manifest(self.folder, self._manifest)
         self._is_written = True
