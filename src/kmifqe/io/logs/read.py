@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -30,14 +31,21 @@ from kmifqe.mdp.columns import (
 )
 
 READABLE = "D4RL .hdf5, .npz, .parquet, .arrow, a LeRobot or a Minari directory"
-_SUFFIXES = {
+# What a new format adds a line to: its suffixes, how its content begins, and its reader (docs/develop/add_format.md).
+SUFFIXES = {
     **dict.fromkeys((".hdf5", ".h5"), "hdf5"),
     ".npz": "npz",
     **dict.fromkeys((".parquet", ".pq"), "parquet"),
     **dict.fromkeys((".arrow", ".arrows", ".feather", ".ipc"), "arrow"),
     **dict.fromkeys((".csv", ".tsv", ".json", ".jsonl"), "text"),
 }
-_MAGIC = {b"\x89HDF\r\n\x1a\n": "hdf5", b"PK\x03\x04": "npz", b"PAR1": "parquet", b"ARROW1": "arrow"}
+MAGIC = {b"\x89HDF\r\n\x1a\n": "hdf5", b"PK\x03\x04": "npz", b"PAR1": "parquet", b"ARROW1": "arrow"}
+READERS: dict[str, Callable[[Path], FlatFile]] = {
+    "hdf5": Hdf5File,
+    "npz": NpzFile,
+    "parquet": partial(open_table, parquet=True),
+    "arrow": partial(open_table, parquet=False),
+}
 
 
 def write_columns(folder: str, paths: list[str], name: str, check_finite: bool, needs_ends: bool) -> None:
@@ -93,7 +101,7 @@ def log_files(*paths: Path) -> list[Path]:
         data = lerobot_data_directory(path)
         inside = path.iterdir() if data is None else data.rglob("*.parquet")
         members = sorted(
-            (file for file in inside if file.suffix.lower() in _SUFFIXES and not file.name.startswith(".")),
+            (file for file in inside if file.suffix.lower() in SUFFIXES and not file.name.startswith(".")),
             key=natural_order,
         )
     if not members:
@@ -106,14 +114,7 @@ def log_files(*paths: Path) -> list[Path]:
 
 
 def _open_file(path: Path) -> FlatFile:
-    kind = format_of(path)
-    file: FlatFile
-    if kind == "hdf5":
-        file = Hdf5File(path)
-    elif kind == "npz":
-        file = NpzFile(path)
-    else:
-        file = open_table(path, parquet=kind == "parquet")
+    file = READERS[format_of(path)](path)
     declared = sum(header.declared_bytes for header in file.headers.values())
     check_declared_bytes(declared, path.stat().st_size, file.name, "the header")
     return file
@@ -125,10 +126,10 @@ def format_of(path: Path) -> str:
         start = file.read(8)
     if not start:
         raise InputError(f"{path}: the file is empty (0 bytes); expected {READABLE}")
-    for magic, kind in _MAGIC.items():
+    for magic, kind in MAGIC.items():
         if start.startswith(magic):
             return kind
-    kind = _SUFFIXES.get(path.suffix.lower(), "unknown")
+    kind = SUFFIXES.get(path.suffix.lower(), "unknown")
     if kind == "text":
         raise InputError(
             f"{path}: {path.suffix} is text, which loses digits and types; write the table as Parquet "
