@@ -34,9 +34,9 @@ MAY_IMPORT = {
     "worlds": {"errors", "mdp", "io", "behavior", "maths"},
     "cluster": {"errors", "mdp", "io", "estimators", "store", "report"},
     "runner": {"cluster", "errors", "mdp", "io", "estimators", "trust", "store", "report"},
-    "budget": {"errors", "mdp", "io", "estimators", "report"},
+    "budget": {"errors", "mdp", "io", "estimators", "report", "store"},
     "api": {"budget", "runner", *RUNNING},
-    "ranking": {"api", "runner", *RUNNING},
+    "ranking": {"api", "budget", "runner", *RUNNING},
 }
 FITTING = ("fit", "estimators.fit", "kmifqe.fit", "fit_policies")
 TOP = {"cli", "__main__"}  # the only rooms that may print, and that nobody below may know
