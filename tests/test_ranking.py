@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from estimators.small import logged, lqr_problem, make_world, quick
-from kmifqe import Ranking, rank
+from kmifqe import Ranking, budget, rank
+from kmifqe.budget import size_within
 from kmifqe.errors import InputError
-from kmifqe.estimators import fit
+from kmifqe.estimators import fit, make_estimator
+from kmifqe.estimators.sizing import ProblemSize, fit_size, size_of
 from kmifqe.io.serialize import plain
 from kmifqe.ranking import joined, name_policies
+from kmifqe.report.watch import Watch
 from kmifqe.store import Interrupted
 from kmifqe.trust.verdict import ORDER
 from kmifqe.worlds.stochastic_lqr import stochastic_target
+
+
+class Heard(Watch):
+    """Keeps what it hears."""
+
+    def __init__(self) -> None:
+        self.sentences: list[str] = []
+
+    def say(self, sentence: str) -> None:
+        self.sentences.append(sentence)
+
+    warn = note = say
+
 
 GAINS = {"far.zip": -0.6, "near.zip": 0.3, "middle.zip": 0.0}
 GAMMA = 0.8
@@ -126,6 +143,57 @@ def test_time_that_is_left_decides_how_many_networks_follow(tmp_path) -> None:
     assert {each.networks for each in hurried.policies} == {2}
 
 
+class Machine:
+    """A machine on which a fit by 40,000 rows' recipe lasts as long as told, and a larger one ten times that."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.timed = seconds, []
+
+    def __call__(self, estimator, problem, plan):
+        self.timed.append(plan)
+        small = estimator.config.hidden == fit_size(ProblemSize(40_000, GAMMA)).hidden
+        return SimpleNamespace(seconds=self.seconds * (1.0 if small else 10.0))
+
+
+@pytest.mark.parametrize(("seconds", "rows"), [(1.0, 50_000), (30.0, 40_000), (1e6, 40_000)])
+def test_the_time_decides_how_large_the_networks_of_all_policies_are(monkeypatch, seconds, rows) -> None:
+    machine, heard = Machine(seconds), Heard()
+    monkeypatch.setattr(budget, "make_forecast", machine)
+    problem = lqr_problem()[0]
+    monkeypatch.setattr(budget, "size_of", lambda problem: ProblemSize(50_000, GAMMA))
+    make = lambda size: [make_estimator("fqe", size=size)]  # noqa: E731
+    assert size_within(4.0, problem, 3, 2, make, heard).rows == rows
+    assert {len(plan.seeds) for plan in machine.timed} == {6}  # two networks each of three policies at once
+    said = " ".join(heard.sentences)
+    assert ("not reached" in said) == (rows < 50_000)
+    assert ("longer than the 4 minutes" in said) == (seconds > 1e5)
+
+
+def test_a_ranking_that_is_resumed_keeps_the_size_of_its_networks(tmp_path, monkeypatch) -> None:
+    sizes = iter(
+        [400, 1_000_000]
+    )  # of the recipes that the time allows: it is measured, and differs from run to run
+    monkeypatch.setattr(
+        "kmifqe.ranking.size_within",
+        lambda minutes, problem, *_: ProblemSize(min(next(sizes), size_of(problem).rows), GAMMA),
+    )
+    options = {
+        "gamma": GAMMA,
+        "estimators": ["fqe"],
+        "settings": ["batch=16"],
+        "seeds": 2,
+        "rough": 2,
+        "minutes": 5.0,
+        "out": tmp_path / "run",
+    }
+    log = logged(GAMMA)[1]
+    first = rank(log, policies(), **options)
+    assert any("the whole recipe for this log" in note for note in first.question.notes)
+    again = rank(log, policies(), resume=True, **options)
+    assert without_time(again) == without_time(first)
+    assert next(sizes) == 1_000_000
+
+
 def test_joined_networks_are_those_of_both() -> None:
 
     problem = lqr_problem()[0]
@@ -166,7 +234,7 @@ def test_what_cannot_be_ranked_is_refused(given, fragment) -> None:
     ("changes", "fragment"),
     [
         ({"seeds": 1}, "expected at least 2"),
-        ({"minutes": 0.0}, "minutes is 0.0"),
+        ({"minutes": 0.0}, "minutes"),
         ({"truth": {"near.zip": 1.0}}, "truth lacks the policy far.zip"),
         ({"level": 2.0}, "level is 2.0"),
     ],

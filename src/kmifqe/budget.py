@@ -1,4 +1,8 @@
-"""The time budget: a first estimate soon, then the largest fit that the time which is left allows."""
+"""The time budget: a first estimate soon, then the largest fit that the time which is left allows.
+
+A ranking has no first estimate: all policies get networks of one size, because only networks that are alike can be
+compared pair by pair. The time decides which size.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ import jax
 from kmifqe.errors import InputError
 from kmifqe.estimators import Estimator
 from kmifqe.estimators.fit import make_plan
-from kmifqe.estimators.forecast import make_forecast
+from kmifqe.estimators.forecast import make_forecast, policies_at_once
 from kmifqe.estimators.registry import DEFAULT, entry_named, fitted_names
 from kmifqe.estimators.sizing import ProblemSize, Rung, ladder, size_of
 from kmifqe.io.format import duration, number
@@ -24,6 +28,10 @@ from kmifqe.report.watch import Watch
 from kmifqe.store import Interrupted
 
 CPU_MINUTES, GPU_MINUTES = 10.0, 3.0
+FOR_A_RANKING = 2.0  # times as long: what depends on the log alone is done once for all policies
+# Of a ranking's time the first networks of all policies may take this share. The rest is for the contenders' further
+# networks, for compiling and for examining.
+FOR_ALL = 0.6
 FIRST_SECONDS = 45.0  # a whole recipe that takes less needs no first estimate before it
 # The first estimate learns from about so many rows of a larger log, but not from fewer episodes than these, whose
 # scatter its interval needs. Its steps are few, and KMIFQE's work for every row at each copy of the target network
@@ -51,6 +59,23 @@ class Budget:
         return 60.0 * self.minutes - (time.perf_counter() - self.began)
 
 
+def default_minutes() -> float:
+    """Return how long an evaluation may take on this machine where nobody says."""
+    return CPU_MINUTES if jax.devices()[0].platform == "cpu" else GPU_MINUTES
+
+
+def what_fixes_sizes(preset: str, steps: int | None, estimators: Sequence[str | Estimator]) -> list[str]:
+    """Return what of a user's options fixes the sizes of fits, so that no time can choose them.
+
+    `preset`, `steps` and `estimators` are those of `evaluate`.
+    """
+    names = fitted_names([each for each in estimators if isinstance(each, str)])
+    fixed = [f"the preset {preset}"] * (preset != DEFAULT)
+    fixed += ["a number of steps"] * (steps is not None)
+    fixed += ["an estimator made by hand"] * any(not isinstance(each, str) for each in estimators)
+    return fixed + [f"the estimator {name}" for name in names if entry_named(name).sized is None]
+
+
 def make_budget(
     minutes: float | None, preset: str, steps: int | None, estimators: Sequence[str | Estimator]
 ) -> Budget | None:
@@ -59,14 +84,9 @@ def make_budget(
     `minutes` is what the user gave, None for the default of the device; `preset`, `steps` and `estimators` are those
     of `evaluate`.
     """
-    names = fitted_names([each for each in estimators if isinstance(each, str)])
-    fixed = [f"the preset {preset}"] * (preset != DEFAULT)
-    fixed += ["a number of steps"] * (steps is not None)
-    fixed += ["an estimator made by hand"] * any(not isinstance(each, str) for each in estimators)
-    fixed += [f"the estimator {name}" for name in names if entry_named(name).sized is None]
+    fixed = what_fixes_sizes(preset, steps, estimators)
     if minutes is None:
-        default = CPU_MINUTES if jax.devices()[0].platform == "cpu" else GPU_MINUTES
-        return None if fixed else Budget(default)
+        return None if fixed else Budget(default_minutes())
     if not 0 < minutes < float("inf"):
         raise InputError(f"minutes are {minutes:g}; expected a time greater than 0")
     if fixed:
@@ -144,12 +164,68 @@ def evaluate_within(
     if unreached:
         rung, needed = unreached[-1]
         minutes = max(1, math.ceil(1.3 * needed / 60))
-        given = f"{budget.minutes:g} minute{'s' * (budget.minutes != 1)}"
         how = f"in Python: resume=True, minutes={minutes}"
         if folder is not None:
             how = f"kmifqe resume {shlex.quote(str(folder))} --minutes {minutes} ({how})"
-        watch.warn(f"not reached in {given}: {rung}, about {duration(needed)} more; to go on: {how}")
+        watch.warn(
+            f"not reached in {_minutes(budget.minutes)}: {rung}, about {duration(needed)} more; to go on: {how}"
+        )
     return result
+
+
+def size_within(
+    minutes: float, problem: Problem, policies: int, networks: int, make: Make, watch: Watch
+) -> ProblemSize:
+    """Return the problem size with the largest recipe by which so many policies can be judged in the time.
+
+    Where there is none, it is the smallest one, and `watch` hears how long that takes.
+
+    Args:
+        minutes: the time that a ranking may take.
+        problem: the arrays to learn from, those of the first policy.
+        policies: how many policies are judged.
+        networks: how many networks every policy gets.
+        make: returns the estimators with the recipe of a problem size.
+        watch: hears what is measured, and what was not reached.
+    """
+    sizes = list(dict.fromkeys(rung.size for rung in ladder(size_of(problem), networks)))
+    if len(sizes) == 1:
+        return sizes[0]  # nothing can be chosen, so nothing is measured
+    whole = Rung(sizes[-1], networks)
+    needed = {}
+    for size in reversed(sizes):
+        rung = Rung(size, networks)
+        needed[size] = 0.0
+        for estimator in make(size):
+            one = make_plan(estimator, problem, seeds=networks, bootstrap=True)
+            at_once = policies_at_once(estimator, problem, one, policies)
+            # Networks of one policy stand in for those of several: the arithmetic of a step is the same.
+            plan = make_plan(estimator, problem, seeds=networks * at_once, bootstrap=True)
+            with watch.status(f"{estimator.name}: compiling, and measuring how long {rung} a policy take …"):
+                seconds = make_forecast(estimator, problem, plan).seconds
+            needed[size] += math.inf if seconds is None else seconds * -(-policies // at_once)
+        if needed[size] < FOR_ALL * 60.0 * minutes:
+            break
+    chosen = Rung(size, networks)
+    if needed[size] < math.inf:  # else memory lacks, of which the fits' own forecasts speak
+        longer = (
+            "" if needed[size] < 60.0 * minutes else f", longer than the {_minutes(minutes)} that were given"
+        )
+        watch.say(f"{policies} policies, {chosen} each: about {duration(needed[size])}{longer}")
+    if chosen != whole:
+        enough = needed[whole.size] / FOR_ALL / 60
+        how = "" if enough == math.inf else f"; it would take --minutes {math.ceil(enough)} and --force"
+        watch.warn(f"not reached in {_minutes(minutes)}: {whole} each{how}")
+    return size
+
+
+def size_note(size: ProblemSize, whole: ProblemSize, networks: int) -> str:
+    """Return what the record of a ranking says of a recipe that is smaller than the `whole` one, else nothing."""
+    return _note(Rung(size, networks), Rung(whole, networks))
+
+
+def _minutes(minutes: float) -> str:
+    return f"{minutes:g} minute{'s' * (minutes != 1)}"
 
 
 def _training_seconds(rung: Rung, estimators: Sequence[Estimator], problem: Problem, watch: Watch) -> float:

@@ -7,6 +7,7 @@ of one seed are alike for all policies, so that policies are compared pair by pa
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -33,6 +34,7 @@ from kmifqe.api import (
     follow_episodes,
     make_estimators,
 )
+from kmifqe.budget import FOR_A_RANKING, default_minutes, size_note, size_within, what_fixes_sizes
 from kmifqe.cluster import Cluster, Job, connect, memory_of, packed
 from kmifqe.errors import InputError, shown
 from kmifqe.estimators import Estimate, Estimator
@@ -75,6 +77,10 @@ from kmifqe.trust.verdict import check_accepted, judge_run
 
 ROUGH = 4  # networks that every policy gets: as many as the log's part of an interval is read from
 MOST_READ = 2**24  # bytes of a file with a line for every policy or episode
+SIZED_FOR = "sized_for_rows"  # in run.json: the rows whose recipe the time allowed
+TRAINING = (
+    0.8  # share of the time in which networks are trained; the rest is reading, compiling and examining
+)
 CONTENDER = 0.05  # chance to be the best, by the rough values, from which on a policy gets all networks
 
 
@@ -122,8 +128,10 @@ def rank(
         steps: training steps of every estimator; by default the preset's.
         seeds: how many networks the policies get that may be the best, or their seeds.
         rough: how many of them every policy gets first, at least 2; by default 4.
-        minutes: for the training of all networks. Every policy gets its first networks; how many follow for those
-            that may be the best depends on the time that is left. By default there is no limit.
+        minutes: the time that the ranking may take, by default 20 on a CPU and 6 on a GPU. The size of the networks
+            follows from it where the preset is "default" and no number of steps is given (docs/guides/ranking.md).
+            Every policy gets its first networks; how many follow for those that may be the best depends on the time
+            that is left. `math.inf` is no limit; with sizes that are fixed there is none by default.
         level: how often an interval should hold the truth, between 0 and 1.
         accept: names of checks whose question you have answered, as of `evaluate`: they ask for care no longer.
         stochastic: whether the policies' own distributions are judged, from which they draw their actions; by default
@@ -156,7 +164,10 @@ def rank(
             f"there are {len(all_seeds)} seeds, {rough} of them at first; expected at least 2: without a spread over "
             "networks nothing can be told apart"
         )
-    if minutes is not None and not 0 < minutes < float("inf"):
+    are_fixed = bool(what_fixes_sizes(preset, steps, estimators)) or ray is not None
+    if minutes is None:
+        minutes = math.inf if are_fixed else FOR_A_RANKING * default_minutes()
+    if not minutes > 0:
         raise InputError(f"minutes are {minutes}; expected a time greater than 0")
     check_truth(truth, named)
     with ExitStack() as stack:
@@ -191,18 +202,29 @@ def rank(
         density, fit_report = find_density(behavior, made, log, targets[0], policy_normalization, run, watch)
         draws = DRAWS if stochastic else 0
         case = _build(log, list(named), targets, density, gamma, follow_episodes(made), draws, watch)
-        made = make(behavior, size_of(case.problem))
+        announce(case.problem, watch)
+        whole = size_of(case.problem)
+        own = None if run is None else run.begun_with.get(SIZED_FOR)
+        if isinstance(own, int):  # a run that is resumed on a machine that is slower now must not begin anew
+            chosen = whole._replace(rows=min(own, whole.rows))
+        elif are_fixed or minutes == math.inf:
+            chosen = whole
+        else:
+            chosen = size_within(minutes, case.problem, len(named), rough, partial(make, behavior), watch)
+        made = make(behavior, chosen)
+        note = size_note(chosen, whole, rough)
         question = Question.about(
             case.problem,
             data=log.name if isinstance(data, Transitions) else str(data),
             policy=f"{len(named)} policies",
             behavior=behavior_name(behavior),
-            notes=notes,
+            notes=(*notes, note) if note else notes,
             accepted=accept,
         )
         del log
-        announce(case.problem, watch)
         networks = _Networks(case, made, steps, run, watch, cluster)
+        if run is not None:
+            run.begin_ranking({SIZED_FOR: chosen.rows})
         estimates = _allocate(networks, all_seeds, rough, minutes, accept, watch)
         on_estimates(dict(zip(case.names, estimates)))
         ranking = judged_ranking(
@@ -350,8 +372,6 @@ class _Networks:
         first = fingerprint(judged(case.problem, case.answers[0]))
         others = [fingerprint(judged(case.problem, each), first) for each in case.answers[1:]]
         self.data = [first, *others]  # of every policy
-        if run is not None:
-            run.begin_ranking()
 
     def train(self, policies: Sequence[int], seeds: tuple[int, ...]) -> dict[int, dict[str, Estimate]]:
         """Return the estimates of `policies` by networks of these `seeds`, by policy and estimator."""
@@ -430,7 +450,7 @@ def _allocate(
     networks: _Networks,
     seeds: tuple[int, ...],
     rough: int,
-    minutes: float | None,
+    minutes: float,
     accept: Sequence[str],
     watch: Watch,
 ) -> list[dict[str, Estimate]]:
@@ -446,9 +466,9 @@ def _allocate(
         return estimates
     contenders = _contenders(estimates, accept)
     spent = sum(each.seconds for policy in estimates for each in policy.values())
-    if minutes is not None:
+    if minutes < math.inf:
         a_network = spent / (len(estimates) * rough)
-        affordable = int((60.0 * minutes - spent) / max(a_network * len(contenders), 1e-9))
+        affordable = int((TRAINING * 60.0 * minutes - spent) / max(a_network * len(contenders), 1e-9))
         if affordable < len(rest):
             watch.say(f"{minutes:g} minutes leave room for {max(affordable, 0)} more networks a policy")
             rest = rest[: max(affordable, 0)]

@@ -64,6 +64,15 @@ def test_rank_prints_the_order_and_writes_all_files(kmifqe_command, folder) -> N
     assert (again.code, "holds a result already" in again.err) == (2, True)
 
 
+def test_a_ranking_without_out_is_kept_in_a_new_directory(kmifqe_command, folder, monkeypatch) -> None:
+    monkeypatch.chdir(folder)
+    few = ("--gamma", "0.8", "-e", "fqe", "--seeds", "2", "--steps", "100", "--set", "hidden=8")
+    for name in ("3-policies-from-log", "3-policies-from-log-2"):
+        done = kmifqe_command("rank", "log.npz", "--policy", "*.safetensors", *few)
+        assert done.code == 0, done.err
+        assert (folder / "runs" / name / "ranking.json").exists()
+
+
 def test_a_killed_ranking_that_is_resumed_is_the_same_ranking(folder, kmifqe_command) -> None:
     """SIGKILL leaves no time to save: what follows goes on from the last snapshot and ends with the same bits."""
     given = [folder / "log.npz", "--policy", folder / "*.safetensors", "--save-seconds", "0", *QUICK]

@@ -62,7 +62,9 @@ def test_coverage_and_separation_are_counted() -> None:
         kind="lqr",
         description="",
         pairs={"fqe": pairs},
-        evidence=Evidence(fits=[], truths=[], values=[], least=[], log=[], unsolved=[], episodes=2),
+        evidence=Evidence(
+            fits=[], truths=[], values=[], least=[], log=[], unsolved=[], actions=[], episodes=2
+        ),
     )
     (line,) = summary([record])
     assert (line["pairs"], line["covered"], line["covered_unpaired"]) == (2, 0.5, 1.0)

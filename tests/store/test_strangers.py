@@ -245,7 +245,7 @@ def test_a_ranking_and_an_evaluation_do_not_go_on_as_each_other(tmp_path) -> Non
         pass
     assert tree(tmp_path / "run") == before
     with open_run(tmp_path / "run", {}, task=RANK, force=True) as run:
-        run.begin_ranking()
+        run.begin_ranking({})
         run.file(RANKING).write_text("{}")
     with pytest.raises(InputError, match="a run of `kmifqe rank`"):
         run_toy(tmp_path / "run", resume=True)

@@ -15,7 +15,7 @@ from rich.markup import escape
 
 from kmifqe.cli.config import Config
 from kmifqe.cli.dataset import Data, MaxEpisodeSteps, NoCache
-from kmifqe.cli.evaluate import ESTIMATORS, SAVE_SECONDS, Accept, Behavior, Ray, Stochastic
+from kmifqe.cli.evaluate import ESTIMATORS, SAVE_SECONDS, Accept, Behavior, Ray, Stochastic, new_directory
 from kmifqe.cli.session import Interrupts, check_memory_limit, keep_compiled_programs
 from kmifqe.errors import InputError, printable, shown
 
@@ -34,7 +34,8 @@ def rank(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Directory for ranking.json, tables and the page; made if missing.", show_default=False
+            help="Directory for ranking.json, tables and the page; made if missing.",
+            show_default="a new one under runs/",
         ),
     ] = None,
     behavior: Behavior = None,
@@ -54,8 +55,9 @@ def rank(
     minutes: Annotated[
         float | None,
         typer.Option(
-            help="Time for training: every policy gets four networks, more are added while time is left.",
-            show_default="no limit",
+            help="The time that the whole ranking may take: it decides how large networks are, and how many more the "
+            "policies get that may be the best. No limit where --preset or --steps fix the sizes.",
+            show_default="20 on a CPU, 6 on a GPU",
         ),
     ] = None,
     level: Annotated[float, typer.Option(help="Of all intervals: how often they should hold.")] = 0.95,
@@ -134,6 +136,7 @@ def rank(
     if resume and out is None:
         raise InputError("--resume goes on with the run in a directory; give it as --out")
     policies = expand(policy)
+    out = new_directory(f"{len(policies)}-policies", data) if out is None else out
     check_memory_limit()
     from kmifqe.ranking import check_truth, name_policies, next_policy, rank, read_returns, read_truth
     from kmifqe.report.ranking_terminal import ranking_table, scores_table
@@ -151,6 +154,7 @@ def rank(
                 f"{next_}: names the policy {shown(played)}; expected one of {', '.join(map(shown, named))}"
             )
     console = Console(stderr=True, emoji=False)  # a policy may be called :x:
+    console.print(f"gamma {gamma:g}, writing to {escape(printable(str(out)))}", highlight=False)
     keep_compiled_programs()
     interrupts = Interrupts(console)
     watch = TerminalWatch(console, interrupts.training)
@@ -187,7 +191,7 @@ def rank(
             )
     except (Interrupted, KeyboardInterrupt):
         said = "stopped"
-        if out is not None and (out / MANIFEST).exists():
+        if (out / MANIFEST).exists():
             said = f"stopped; go on with the same command and --resume ({printable(str(out))})"
         console.print(escape(said), highlight=False, soft_wrap=True)
         raise typer.Exit(interrupts.exit_code) from None
@@ -197,9 +201,8 @@ def rank(
         output.print(scores_table(ranking))
     for sentence in ranking.advice.sentences:
         console.print(escape(printable(sentence)), highlight=False, soft_wrap=True)
-    if out is not None:
-        written = ", ".join(str(path) for path in sorted(out.glob("ranking.*")))
-        console.print(f"written: {escape(printable(written))}", highlight=False, soft_wrap=True)
+    written = ", ".join(str(path) for path in sorted(out.glob("ranking.*")))
+    console.print(f"written: {escape(printable(written))}", highlight=False, soft_wrap=True)
     if returns is not None:
         output.print(escape(printable(next_policy(ranking, returns).sentence)), soft_wrap=True)
 

@@ -40,7 +40,7 @@ from kmifqe.mdp.transitions import Transitions
 from kmifqe.ranking import rank
 from kmifqe.report.ranking import Ranking
 from kmifqe.report.watch import Watch
-from kmifqe.trust.ranking import least_error, moves_of
+from kmifqe.trust.ranking import actions_of, least_error, moves_of
 from kmifqe.worlds.lqr import LinearPolicy
 from kmifqe.worlds.pendulum import true_value
 from kmifqe.worlds.pendulum_policies import load_pendulum_actors
@@ -116,10 +116,11 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     least: list[float]  # the error that is left where networks agree, by fit (`trust.ranking.least_error`)
     log: list[list[float]]  # covariance over logs like this one, fit by fit; empty where it is not known
     unsolved: list[float | None]  # `ChanceFacts.unsolved`, by fit
+    actions: list[list[float]]  # what the policy of every fit does at some states (`Measurements.actions`)
     episodes: int
 
 
-class DifferencesProblem(Record, tag="kmifqe.differences-problem/2", kw_only=True):
+class DifferencesProblem(Record, tag="kmifqe.differences-problem/3", kw_only=True):
     """The pairs of one problem, by what they were judged by: each estimator, or all of them together."""
 
     number: int
@@ -201,6 +202,7 @@ def _run(number: int, problem: LqrProblem | PendulumProblem, preset: Differences
                 steps=preset.steps,
                 seeds=preset.seeds,
                 rough=preset.seeds,
+                minutes=math.inf,  # what is measured must not depend on the machine
                 level=LEVEL,
                 out=Path(folder) / "run",
                 resume=True,
@@ -234,6 +236,7 @@ def evidence_of(estimates: Mapping[str, Mapping[str, Estimate]], truths: Mapping
         least=[least_error(one) for one in each],
         log=(np.stack(moves) @ np.stack(moves).T).tolist() if known else [],
         unsolved=[None if chance is None else chance.unsolved for chance in chances],
+        actions=[[] if found is None else found.tolist() for found in map(actions_of, each)],
         episodes=each[0].episodes,
     )
 

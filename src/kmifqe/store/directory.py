@@ -83,10 +83,18 @@ class RunDirectory:
         self._files.begin(RESULT, *SHOWN, *map(self._fits.finished_name, plans))
         return data
 
-    def begin_ranking(self) -> None:
-        """Drop an earlier run if asked to, and write run.json: the fits of many policies follow, by `part`."""
+    @property
+    def begun_with(self) -> dict[str, Any]:
+        """What run.json keeps of the command that began the run; nothing for a new run."""
+        return {} if self._afresh else self._files.options
+
+    def begin_ranking(self, options: dict[str, Any]) -> None:
+        """Drop an earlier run if asked to, and write run.json: the fits of many policies follow, by `part`.
+
+        `options` are kept in it: what a run that is resumed must not decide anew.
+        """
         self.drop_earlier_run()
-        self._files.begin(*RANKED)
+        self._files.begin(*RANKED, options=options)
 
     def part(self, name: str, data: dict[str, Any]) -> KeptFits:
         """Return the fits to one of many problems, which `name` tells from the others; `data` is its fingerprint."""

@@ -118,9 +118,15 @@ class RunFiles:
         """When the run was begun; None where it has not been."""
         return None if self._manifest is None else self._manifest.created
 
-    def begin(self, *names: str) -> None:
-        """Write run.json with the options of this process, and list `names` in it as `claim` does."""
+    @property
+    def options(self) -> dict[str, Any]:
+        """What run.json keeps of the command that began the run; nothing where there is none."""
+        return {} if self._manifest is None else self._manifest.options
+
+    def begin(self, *names: str, options: dict[str, Any] | None = None) -> None:
+        """Write run.json with `options`, by default those of this process, and list `names` in it as `claim` does."""
         self._refuse_strangers(names)
+        self._options = self._options if options is None else options
         self._names |= set(names)
         self._manifest = Manifest.of_run(self._options, self.created, self._task)
         self._write()
