@@ -470,8 +470,10 @@ def _allocate(
         a_network = spent / (len(estimates) * rough)
         affordable = int((TRAINING * 60.0 * minutes - spent) / max(a_network * len(contenders), 1e-9))
         if affordable < len(rest):
-            watch.say(f"{minutes:g} minutes leave room for {max(affordable, 0)} more networks a policy")
-            rest = rest[: max(affordable, 0)]
+            affordable = max(affordable, 0)
+            networks_more = f"{affordable or 'no'} more network{'s' * (affordable != 1)}"
+            watch.say(f"the time leaves room for {networks_more} of each policy that may be the best")
+            rest = rest[:affordable]
     if not contenders or not rest:
         return estimates
     watch.say(

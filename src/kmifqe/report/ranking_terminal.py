@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from kmifqe.errors import printable
@@ -10,16 +11,25 @@ from kmifqe.report.ranking import Ranking
 from kmifqe.report.ranking_judged import TOGETHER
 from kmifqe.report.terminal import COLOURS
 from kmifqe.trust.scores import Score
+from kmifqe.trust.verdict import WORDS
 
 
 def ranking_table(ranking: Ranking) -> Table:
     """Return a row for every policy, the best first; those that are not ranked stand below a line."""
-    table = Table(title="Policies by value", title_justify="left")
-    table.add_column("", justify="right")
+    # Without lines between columns the names of policies have room on a terminal of eighty columns.
+    table = Table(
+        title="Policies by value",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        show_edge=False,
+    )
+    table.add_column("", justify="right", no_wrap=True)
     table.add_column("policy", overflow="fold")
-    for head in ("V̂", f"{100 * ranking.level:.4g} % interval", "P(best)", "P(> logged)", "rank"):
+    for head in ("V̂", f"{100 * ranking.level:.4g} % interval", "P(best)", "P(>\nlogged)", "rank"):
         table.add_column(head, justify="right", no_wrap=True)
-    table.add_column("verdict")
+    table.add_column("verdict", min_width=max(map(len, " ".join(WORDS).split())))
     for place, each in enumerate(ranking.policies, 1):
         is_ranked = place <= len(ranking.ranking)
         ends = "–" if each.low is None or each.high is None else f"{number(each.low)} … {number(each.high)}"
