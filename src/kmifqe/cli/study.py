@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -229,7 +230,15 @@ def differences(
     part = None if records_only else shard_of(shard or "1/1")
     with _on(ray, console) as where:
         found = run_differences(preset_named(preset), records, part, **where)
-    headings = ("pairs", "covered", "unpaired", "told apart", "unpaired", "wrongly", "width ratio")
+    headings = (
+        "pairs",
+        "covered",
+        "covered unpaired",
+        "told apart",
+        "apart unpaired",
+        "wrongly",
+        "width ratio",
+    )
     table = _table(f"Differences of two policies, nominal {found.level:.0%}", "problems", headings)
     for line in found.lines:
         table.add_row(
@@ -370,7 +379,7 @@ def _power_table(found: Verdicts, half: Half) -> Table:
 
 def _table(title: str, name: str, headings: tuple[str, ...]) -> Table:
     """Return an empty table: the estimator and what `name` says, then a right-justified column per heading."""
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for heading in ("estimator", name):
         table.add_column(heading, no_wrap=True)
     for heading in headings:
