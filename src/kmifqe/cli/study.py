@@ -379,7 +379,7 @@ def _power_table(found: Verdicts, half: Half) -> Table:
 
 def _table(title: str, name: str, headings: tuple[str, ...]) -> Table:
     """Return an empty table: the estimator and what `name` says, then a right-justified column per heading."""
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=0, show_edge=False)
     for heading in ("estimator", name):
         table.add_column(heading, no_wrap=True)
     for heading in headings:
