@@ -262,13 +262,13 @@ def evaluate(
     if out is None:
         if resume:
             raise InputError("--resume needs --out: expected the directory of the run to go on with")
-        out = _new_directory(policy[0], data)
+        out = new_directory(policy[0], data)
     more = {"cache": not no_cache, "ray": ray, "ray_blocks": ray_blocks}
     _run(options, out, resume=resume, force=force, fail_on=fail_on, more=more, track=track)
 
 
-def _new_directory(policy: str, data: str) -> Path:
-    """Return a directory under runs/ that does not exist yet, called after the policy and the log."""
+def new_directory(policy: str, data: str) -> Path:
+    """Return a directory under runs/ that does not exist yet, called after the `policy` and the log `data`."""
     names = [Path(each.rpartition(":")[2]).stem for each in (policy, data)]
     called = UNSAFE.sub("-", "-from-".join(name for name in names if name)) or "run"
     candidates = (RUNS / (called if i == 1 else f"{called}-{i}") for i in count(1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from rich.markup import escape
 
 from kmifqe.cli.config import Config
 from kmifqe.cli.dataset import Data, MaxEpisodeSteps, NoCache
-from kmifqe.cli.evaluate import ESTIMATORS, SAVE_SECONDS, Accept, Behavior, Ray, Stochastic
+from kmifqe.cli.evaluate import ESTIMATORS, SAVE_SECONDS, Accept, Behavior, Ray, Stochastic, new_directory
 from kmifqe.cli.session import Interrupts, check_memory_limit, keep_compiled_programs
 from kmifqe.errors import InputError, printable, shown
 
@@ -34,7 +35,8 @@ def rank(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Directory for ranking.json, tables and the page; made if missing.", show_default=False
+            help="Directory for ranking.json, tables and the page; made if missing.",
+            show_default="a new one under runs/",
         ),
     ] = None,
     behavior: Behavior = None,
@@ -136,7 +138,7 @@ def rank(
     policies = expand(policy)
     check_memory_limit()
     from kmifqe.ranking import check_truth, name_policies, next_policy, rank, read_returns, read_truth
-    from kmifqe.report.ranking_terminal import ranking_table, scores_table
+    from kmifqe.report.ranking_terminal import explained, ranking_table, reasons, scores_table
     from kmifqe.report.terminal import TerminalWatch
     from kmifqe.store import Interrupted
     from kmifqe.store.manifest import MANIFEST
@@ -150,7 +152,9 @@ def rank(
             raise InputError(
                 f"{next_}: names the policy {shown(played)}; expected one of {', '.join(map(shown, named))}"
             )
+    out = new_directory(f"{len(named)}-policies", data) if out is None else out
     console = Console(stderr=True, emoji=False)  # a policy may be called :x:
+    console.print(f"gamma {gamma:g}, writing to {escape(printable(str(out)))}", highlight=False)
     keep_compiled_programs()
     interrupts = Interrupts(console)
     watch = TerminalWatch(console, interrupts.training)
@@ -186,20 +190,23 @@ def rank(
                 command=sys.argv[1:],
             )
     except (Interrupted, KeyboardInterrupt):
-        said = "stopped"
-        if out is not None and (out / MANIFEST).exists():
-            said = f"stopped; go on with the same command and --resume ({printable(str(out))})"
+        said = "stopped; there was nothing to save yet: start again with the same command"
+        if (out / MANIFEST).exists():
+            said = (
+                f"stopped; go on with the same command and --out {shlex.quote(printable(str(out)))} --resume"
+            )
         console.print(escape(said), highlight=False, soft_wrap=True)
         raise typer.Exit(interrupts.exit_code) from None
     output = Console(emoji=False)
     output.print(ranking_table(ranking))
     if ranking.scores:
         output.print(scores_table(ranking))
-    for sentence in ranking.advice.sentences:
-        console.print(escape(printable(sentence)), highlight=False, soft_wrap=True)
-    if out is not None:
-        written = ", ".join(str(path) for path in sorted(out.glob("ranking.*")))
-        console.print(f"written: {escape(printable(written))}", highlight=False, soft_wrap=True)
+    for sentence in (*explained(ranking), *ranking.advice.sentences):
+        output.print(escape(printable(sentence)), highlight=False, soft_wrap=True)
+    for line in reasons(ranking):
+        console.print(f"  · {escape(printable(line))}", highlight=False, soft_wrap=True)
+    written = ", ".join(str(path) for path in sorted(out.glob("ranking.*")))
+    console.print(f"written: {escape(printable(written))}", highlight=False, soft_wrap=True)
     if returns is not None:
         output.print(escape(printable(next_policy(ranking, returns).sentence)), soft_wrap=True)
 

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from kmifqe.errors import printable
 from kmifqe.io.format import number, percent
 from kmifqe.report.ranking import Ranking
 from kmifqe.report.ranking_judged import TOGETHER
-from kmifqe.report.terminal import COLOURS
+from kmifqe.report.terminal import COLOURS, SHOWN
 from kmifqe.trust.scores import Score
 
 
 def ranking_table(ranking: Ranking) -> Table:
     """Return a row for every policy, the best first; those that are not ranked stand below a line."""
-    table = Table(title="Policies by value", title_justify="left")
+    # Names of files are long: without lines between the columns they have room in 80 characters.
+    table = Table(title="Policies by value", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("", justify="right")
     table.add_column("policy", overflow="fold")
-    for head in ("V̂", f"{100 * ranking.level:.4g} % interval", "P(best)", "P(> logged)", "rank"):
+    for head in ("V̂", f"{100 * ranking.level:.4g} % interval", "P(best)", "P(> log)", "rank"):
         table.add_column(head, justify="right", no_wrap=True)
     table.add_column("verdict")
     for place, each in enumerate(ranking.policies, 1):
@@ -42,6 +44,30 @@ def ranking_table(ranking: Ranking) -> Table:
             end_section=place == len(ranking.ranking),
         )
     return table
+
+
+def explained(ranking: Ranking) -> list[str]:
+    """Return what the numbers of the table are, and what the controller that made the log is worth beside them."""
+    logged = ranking.logged
+    return [
+        f"V̂ is the value per step, discounted and normalised: (1 − γ) Σ γᵗ r with γ = {ranking.question.gamma:g}; "
+        "P(best) and P(> log) are chances to be the best, and better than the logged controller.",
+        f"The logged controller earned {number(logged.value)} per step ({100 * ranking.level:.4g} % interval "
+        f"{number(logged.low)} … {number(logged.high)}).",
+    ]
+
+
+def reasons(ranking: Ranking) -> list[str]:
+    """Return the weightiest reason for the verdict on each policy that is not simply trustworthy."""
+    alike: dict[str, list[str]] = {}
+    for each in ranking.policies:
+        judged = [one for one in each.estimates.values() if one.verdict == each.verdict and one.reasons]
+        if judged:
+            weightiest = max(judged, key=lambda one: one.weight)
+            alike.setdefault(f"{each.verdict}. {weightiest.reasons[0]}", []).append(each.policy)
+    lines = [f"{', '.join(names)}: {reason}" for reason, names in alike.items()]
+    more = len(lines) - SHOWN
+    return [*lines[:SHOWN], *[f"and {more} more, in ranking.json"] * (more > 0)]
 
 
 def scores_table(ranking: Ranking) -> Table:
