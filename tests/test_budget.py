@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from kmifqe import budget
 from kmifqe.budget import make_budget
 from kmifqe.errors import InputError
 from kmifqe.estimators.sizing import ProblemSize, fit_size, ladder
+from kmifqe.report.result import Result
 from kmifqe.report.watch import Watch
 from kmifqe.store import Interrupted
 from kmifqe.store.manifest import FINISHED
@@ -99,7 +102,7 @@ def test_what_was_not_reached_is_said_and_more_time_goes_on_from_there(tmp_path,
     heard, out = Heard(), tmp_path / "run"
     short = quick(0.1, heard, out=out)
     assert len(short.estimate.values) == 4
-    assert any("sized for the time: 4 networks" in note for note in short.question.notes)
+    assert any("a part of the recipe: 4 networks" in note for note in short.question.notes)
     assert any(
         "to go on: in Python: resume=True" in each for each in heard.sentences
     )  # a function has no name
@@ -151,6 +154,47 @@ def test_a_run_of_files_says_the_command_that_goes_on(tmp_path, monkeypatch):
         watch=heard,
     )
     assert any(f"kmifqe resume '{out}' --minutes" in each for each in heard.sentences)
+
+
+@pytest.mark.parametrize(
+    ("gained", "word", "goes_on", "networks"),
+    [
+        (0.1, "trustworthy", False, 4),
+        (0.2, "trustworthy", False, 6),
+        (0.1, "use with care", False, 6),
+        (0.1, "trustworthy", True, 6),
+        (None, "trustworthy", False, 6),
+    ],
+)
+def test_it_stops_early_where_a_trustworthy_interval_would_hardly_be_narrower(
+    monkeypatch, gained, word, goes_on, networks
+):
+    monkeypatch.setattr(budget, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(budget, "_training_seconds", lambda *_: 1.0)
+    monkeypatch.setattr(budget, "narrowing", lambda *_: gained)
+    problem = kmifqe.Problem.build(a_log(), policy, None, gamma=0.9)
+
+    def judge(problem, rung, estimators, part, note):
+        fit = SimpleNamespace(seconds=0.0)
+        verdict = SimpleNamespace(word=word)
+        result = SimpleNamespace(
+            estimates=[fit], verdict=verdict, value=0.0, interval=None, networks=rung.networks
+        )
+        return result, problem
+
+    ways = {"make": lambda size: [], "judge": judge, "watch": Heard()}
+    found = budget.evaluate_within(budget.Budget(10.0), problem, None, 6, goes_on=goes_on, **ways)
+    assert found.networks == networks
+
+
+def test_a_resumed_run_goes_on_past_an_early_stop(tmp_path, monkeypatch):
+    monkeypatch.setattr(budget, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(budget, "SETTLED", 2.0)
+    monkeypatch.setattr(Result, "verdict", SimpleNamespace(word="trustworthy"))
+    first = quick(10, Heard(), out=tmp_path / "run")
+    assert len(first.estimate.values) == 4
+    more = quick(10, Heard(), out=tmp_path / "run", resume=True)
+    assert len(more.estimate.values) == 6
 
 
 @pytest.mark.parametrize(

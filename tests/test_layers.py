@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "worlds": {"errors", "mdp", "io", "behavior", "maths"},
     "cluster": {"errors", "mdp", "io", "estimators", "store", "report"},
     "runner": {"cluster", "errors", "mdp", "io", "estimators", "trust", "store", "report"},
-    "budget": {"errors", "mdp", "io", "estimators", "report", "store"},
+    "budget": {"errors", "mdp", "io", "estimators", "trust", "store", "report"},
     "api": {"budget", "runner", *RUNNING},
     "ranking": {"api", "budget", "runner", *RUNNING},
 }

@@ -138,6 +138,16 @@ def test_an_estimator_for_the_other_kind_of_target_is_refused_before_anything_is
             rank("no such log", policies(), estimators=[name], stochastic=stochastic)
 
 
+def test_policies_that_act_alike_are_named_in_the_record() -> None:
+    known = policies()
+    name, policy = next(iter(known.items()))
+    found = rank(logged(GAMMA)[1], known | {"its twin": policy}, **QUICK)
+    said = [note for note in found.question.notes if "act alike" in note]
+    assert len(said) == 1
+    assert name in said[0]
+    assert "its twin" in said[0]
+
+
 def test_time_that_is_left_decides_how_many_networks_follow(tmp_path) -> None:
     hurried = rank(logged(GAMMA)[1], policies(), minutes=1e-6, **QUICK)
     assert {each.networks for each in hurried.policies} == {2}
@@ -209,6 +219,8 @@ def test_joined_networks_are_those_of_both() -> None:
     [
         (["a/x.zip", "b/y.zip"], ["x.zip", "y.zip"]),
         (["a/x.zip", "b/x.zip"], ["a/x.zip", "b/x.zip"]),
+        (["a/x.zip", "b/x.zip", "b/y.zip"], ["a/x.zip", "b/x.zip", "y.zip"]),
+        (["x.zip", "b/x.zip"], ["x.zip", "b/x.zip"]),
         ({"one": "a/x.zip", "two": "a/x.zip"}, ["one", "two"]),
     ],
 )

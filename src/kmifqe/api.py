@@ -153,6 +153,7 @@ def evaluate(
                 warn=watch.warn,
             )
             run = stack.enter_context(open_)
+        goes_on = resume and run is not None and run.holds_result()
         cluster = stack.enter_context(connect(ray, save_seconds=save_seconds, stop_asked=stop_asked))
         load = load_stochastic_policy if stochastic else load_policy
         target = load(policy, normalization=policy_normalization)
@@ -229,6 +230,7 @@ def evaluate(
             judge_rung,
             watch,
             folder=run.path if run is not None and options else None,
+            goes_on=goes_on,
             stop_asked=stop_asked,
         )
 

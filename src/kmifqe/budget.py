@@ -21,11 +21,12 @@ from kmifqe.estimators.fit import make_plan
 from kmifqe.estimators.forecast import make_forecast, policies_at_once
 from kmifqe.estimators.registry import DEFAULT, entry_named, fitted_names
 from kmifqe.estimators.sizing import ProblemSize, Rung, ladder, size_of
-from kmifqe.io.format import duration, number
+from kmifqe.io.format import duration, number, percent
 from kmifqe.mdp import Problem, Transitions
 from kmifqe.report.result import Result
 from kmifqe.report.watch import Watch
 from kmifqe.store import Interrupted
+from kmifqe.trust.interval import narrowing
 
 CPU_MINUTES, GPU_MINUTES = 10.0, 3.0
 FOR_A_RANKING = 2.0  # times as long: what depends on the log alone is done once for all policies
@@ -40,6 +41,9 @@ SAMPLE_ROWS, SAMPLE_EPISODES = 100_000, 50
 # A larger fit takes less time than the ratio of the arithmetic says, because larger products use the cores better,
 # but hardly less than this share: where even that is too long, no time is spent on measuring it.
 HOPELESS = 0.1
+# A first estimate that is trustworthy, and whose interval all networks would narrow by less than this share, is the
+# answer. Chosen on the half of the study that is for choosing (docs/guides/runs.md).
+SETTLED = 0.15
 Make = Callable[[ProblemSize], Sequence[Estimator]]
 # A fit to the problem -> its result, and the problem to go on with: the rung, its estimators, the name of its files
 # in the run directory, and a note for the record.
@@ -113,9 +117,13 @@ def evaluate_within(
     judge: Judge,
     watch: Watch,
     folder: Path | None = None,
+    goes_on: bool = False,
     stop_asked: Callable[[], bool] = lambda: False,
 ) -> Result:
     """Return the result of the largest fit that `budget` has time for, after a first estimate.
+
+    Where the first estimate has the recipe's networks, only fewer of them, and the others would hardly change it, it
+    is the answer.
 
     Args:
         budget: the time that the evaluation may take.
@@ -126,12 +134,15 @@ def evaluate_within(
         judge: fits them, and returns their result and the problem to go on with.
         watch: hears what is done, and what was not reached.
         folder: of the run that a later command can go on with; by default there is none.
+        goes_on: whether it goes on from an earlier result, and so past a first estimate that would be the answer; by
+            default it does not.
         stop_asked: asked after the first estimate; True raises `store.Interrupted`. By default nobody stops.
     """
     rungs = ladder(size_of(problem), networks)
     first, whole = rungs[0], rungs[-1]
     is_small = first.size == whole.size
-    if is_small and _training_seconds(whole, make(whole.size), problem, watch) <= FIRST_SECONDS:
+    soon = min(FIRST_SECONDS, budget.left)
+    if is_small and budget.left > 0 and _training_seconds(whole, make(whole.size), problem, watch) <= soon:
         return judge(problem, whole, make(whole.size), "", "")[0]
     started = time.perf_counter()
     learned = problem if sample is None else sample
@@ -141,9 +152,18 @@ def evaluate_within(
     took = time.perf_counter() - started
     beside = max(0.0, took - sum(each.seconds for each in result.estimates))  # compiling and examining
     if first != whole:
-        watch.say(
-            f"first estimate{seen}: {_in_short(result)}; {duration(max(budget.left, 0.0))} of the time is left"
-        )
+        over = f"{duration(-budget.left)} more than the time given were needed for it"
+        left = f"{duration(budget.left)} of the time is left" if budget.left >= 0 else over
+        watch.say(f"first estimate{seen}: {_in_short(result)}; {left}")
+    if is_small and first != whole and not goes_on:
+        gained = narrowing(result.estimates[0], whole.networks)
+        if gained is not None and gained < SETTLED and result.verdict.word == "trustworthy":
+            watch.say(
+                f"stopped early: {whole.networks} networks instead of {first.networks} would narrow the interval by "
+                f"about {percent(max(gained, 0.0))}; the rest of its width no network takes away, most of it another "
+                f"log would change. To train them all the same: {_going_on(folder)}"
+            )
+            return result
     unreached: list[tuple[Rung, float]] = []
     for rung in rungs[:0:-1]:
         needed = took * rung.work / first.work
@@ -164,13 +184,19 @@ def evaluate_within(
     if unreached:
         rung, needed = unreached[-1]
         minutes = max(1, math.ceil(1.3 * needed / 60))
-        how = f"in Python: resume=True, minutes={minutes}"
-        if folder is not None:
-            how = f"kmifqe resume {shlex.quote(str(folder))} --minutes {minutes} ({how})"
+        how = _going_on(folder, minutes)
         watch.warn(
             f"not reached in {_minutes(budget.minutes)}: {rung}, about {duration(needed)} more; to go on: {how}"
         )
     return result
+
+
+def _going_on(folder: Path | None, minutes: int | None = None) -> str:
+    """Return how to go on with the run in `folder`, if a command can, with so many `minutes`, if they are needed."""
+    how = "in Python: resume=True" + (f", minutes={minutes}" if minutes else "")
+    if folder is None:
+        return how
+    return f"kmifqe resume {shlex.quote(str(folder))}{f' --minutes {minutes}' * bool(minutes)} ({how})"
 
 
 def size_within(
@@ -252,7 +278,9 @@ def _in_short(result: Result) -> str:
 def _note(rung: Rung, whole: Rung, seen: str = "") -> str:
     """Return what the record says of a rung that is not the whole recipe; `seen`: of which rows, if not of all."""
     return (
-        "" if rung == whole else f"sized for the time: {rung}{seen}; the whole recipe for this log is {whole}"
+        ""
+        if rung == whole
+        else f"a part of the recipe: {rung}{seen}; the whole recipe for this log is {whole}"
     )
 
 

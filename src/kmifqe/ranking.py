@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import csv
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from hashlib import sha256
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -195,13 +197,14 @@ def rank(
         for name, target in zip(named, targets):
             with _naming(name):
                 check_policy_fits(target, log.state_dim, log.action_dim)
-        notes = (*log.notes, *[DRAWN] * stochastic)
-        for note in notes:
+        for note in (*log.notes, *[DRAWN] * stochastic):
             watch.note(note)
         behavior = behavior_or_default(behavior, made, log, watch)
         density, fit_report = find_density(behavior, made, log, targets[0], policy_normalization, run, watch)
         draws = DRAWS if stochastic else 0
-        case = _build(log, list(named), targets, density, gamma, follow_episodes(made), draws, watch)
+        case, notes = _build(log, list(named), targets, density, gamma, follow_episodes(made), draws)
+        for note in notes:
+            watch.note(note)
         announce(case.problem, watch)
         whole = size_of(case.problem)
         own = None if run is None else run.begun_with.get(SIZED_FOR)
@@ -212,13 +215,13 @@ def rank(
         else:
             chosen = size_within(minutes, case.problem, len(named), rough, partial(make, behavior), watch)
         made = make(behavior, chosen)
-        note = size_note(chosen, whole, rough)
+        sized = size_note(chosen, whole, rough)
         question = Question.about(
             case.problem,
             data=log.name if isinstance(data, Transitions) else str(data),
             policy=f"{len(named)} policies",
             behavior=behavior_name(behavior),
-            notes=(*notes, note) if note else notes,
+            notes=(*log.notes, *[DRAWN] * stochastic, *notes, *[sized] * bool(sized)),
             accepted=accept,
         )
         del log
@@ -268,13 +271,11 @@ def name_policies(policies: Sequence[PolicyLike] | Mapping[str, PolicyLike]) -> 
 
 
 def _short_names(files: Sequence[str]) -> list[str]:
-    """Return the shortest ends of paths that differ: file names, or with the folders above them."""
+    """Return for each path its shortest end that no other one has: the file name, or with the folders above it."""
     parts = [Path(file).parts or (file,) for file in files]
-    for depth in range(1, max(map(len, parts), default=0) + 1):
-        names = ["/".join(each[-depth:]) for each in parts]
-        if len(set(names)) == len(names):
-            return names
-    return list(files)
+    ends = [["/".join(each[-depth:]) for depth in range(1, len(each) + 1)] for each in parts]
+    owners = Counter(end for each in ends for end in each)
+    return [next((end for end in own if owners[end] == 1), file) for own, file in zip(ends, files)]
 
 
 def check_truth(
@@ -333,14 +334,10 @@ def _build(
     gamma: float,
     trajectories: bool,
     draws: int,
-    watch: Watch,
-) -> Case:
+) -> tuple[Case, list[str]]:
+    """Return the case of the policies, and what the user should know of them."""
     problem = Problem.build(log, targets[0], density, gamma, trajectories=trajectories, draws=draws)
     low, high, differ = common_box(log, targets)
-    if differ:
-        watch.note(
-            "the policies differ in their action bounds; all are judged in the box that holds every one of them"
-        )
     problem = replace(
         problem, action_low=jnp.asarray(low, jnp.float32), action_high=jnp.asarray(high, jnp.float32)
     )
@@ -348,7 +345,20 @@ def _build(
     for name, target in zip(names, targets):
         with _naming(name):
             answers.append(ask_policy(log, target, density, draws))
-    return Case(problem, tuple(names), tuple(answers), credited_returns(log, gamma))
+    notes = [
+        "the policies differ in their action bounds; all are judged in the box that holds every one of them"
+    ] * differ
+    alike: dict[bytes, list[str]] = {}
+    for name, answer in zip(names, answers):
+        said = (answer.target_actions, answer.first_actions, answer.target_samples)
+        digest = sha256(b"".join(each.tobytes() for each in said if each is not None)).digest()
+        alike.setdefault(digest, []).append(name)
+    notes += [
+        f"{' and '.join(map(shown, same))} act alike at every logged state: nothing here can tell them apart"
+        for same in alike.values()
+        if len(same) > 1
+    ]
+    return Case(problem, tuple(names), tuple(answers), credited_returns(log, gamma)), notes
 
 
 class _Networks:

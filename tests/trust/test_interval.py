@@ -12,7 +12,7 @@ from scipy import stats
 from kmifqe.errors import InputError
 from kmifqe.estimators import Estimate
 from kmifqe.trust.influence import ChanceFacts
-from kmifqe.trust.interval import LEAST_ERROR, SHARED, interval_of, variance_of
+from kmifqe.trust.interval import LEAST_ERROR, SHARED, interval_of, narrowing, variance_of
 
 
 def estimate(values: np.ndarray | list[float], *, episodes: int = 10**9, bootstrap: bool = True) -> Estimate:
@@ -147,6 +147,17 @@ def test_more_networks_of_one_spread_narrow_the_interval_down_to_what_they_have_
     assert widths[1] < widths[0]
     least = 2 * stats.norm.ppf(0.95) * np.sqrt(0.25 + SHARED)
     assert widths[1] == pytest.approx(least, rel=0.01)
+
+
+def test_more_networks_narrow_only_what_the_networks_differ_by() -> None:
+    values = [1.0, 2.0, 4.0, 5.0]
+    by_networks, by_log = with_chance(values, 0.0), with_chance(values, 1e3)
+    t = stats.t.ppf(0.975, 9) / stats.t.ppf(0.975, 3)
+    expected = 1 - t * np.sqrt((SHARED + 1 / 10) / (SHARED + 1 / 4))
+    assert narrowing(by_networks, 10) == pytest.approx(expected, rel=1e-6)
+    assert narrowing(by_log, 10) == pytest.approx(0.0, abs=1e-4)
+    assert narrowing(by_networks, len(values)) == 0.0
+    assert narrowing(estimate([1.0]), 10) is None
 
 
 def test_networks_that_agree_are_still_wrong_by_a_share_of_what_episodes_scatter() -> None:

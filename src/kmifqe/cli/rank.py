@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -124,7 +125,7 @@ def rank(
 ) -> None:
     """Rank many policies by their value, judged from one log that another controller collected.
 
-    Example: kmifqe rank log.npz --policy 'checkpoints/*.zip' --behavior logged --out runs/choice
+    Example: kmifqe rank log.npz --policy 'checkpoints/*.zip' --out runs/choice
 
     Prints the ranking and what to do next, and writes ranking.json, ranking.csv, ranking.tex, ranking.png and
     ranking.html (docs/guides/ranking.md). Policies are compared pair by pair, which tells more than their
@@ -136,10 +137,9 @@ def rank(
     if resume and out is None:
         raise InputError("--resume goes on with the run in a directory; give it as --out")
     policies = expand(policy)
-    out = new_directory(f"{len(policies)}-policies", data) if out is None else out
     check_memory_limit()
     from kmifqe.ranking import check_truth, name_policies, next_policy, rank, read_returns, read_truth
-    from kmifqe.report.ranking_terminal import ranking_table, scores_table
+    from kmifqe.report.ranking_terminal import explained, ranking_table, reasons, scores_table
     from kmifqe.report.terminal import TerminalWatch
     from kmifqe.store import Interrupted
     from kmifqe.store.manifest import MANIFEST
@@ -153,6 +153,7 @@ def rank(
             raise InputError(
                 f"{next_}: names the policy {shown(played)}; expected one of {', '.join(map(shown, named))}"
             )
+    out = new_directory(f"{len(named)}-policies", data) if out is None else out
     console = Console(stderr=True, emoji=False)  # a policy may be called :x:
     console.print(f"gamma {gamma:g}, writing to {escape(printable(str(out)))}", highlight=False)
     keep_compiled_programs()
@@ -190,17 +191,21 @@ def rank(
                 command=sys.argv[1:],
             )
     except (Interrupted, KeyboardInterrupt):
-        said = "stopped"
+        said = "stopped; there was nothing to save yet: start again with the same command"
         if (out / MANIFEST).exists():
-            said = f"stopped; go on with the same command and --resume ({printable(str(out))})"
+            said = (
+                f"stopped; go on with the same command and --out {shlex.quote(printable(str(out)))} --resume"
+            )
         console.print(escape(said), highlight=False, soft_wrap=True)
         raise typer.Exit(interrupts.exit_code) from None
     output = Console(emoji=False)
     output.print(ranking_table(ranking))
     if ranking.scores:
         output.print(scores_table(ranking))
-    for sentence in ranking.advice.sentences:
-        console.print(escape(printable(sentence)), highlight=False, soft_wrap=True)
+    for sentence in (*explained(ranking), *ranking.advice.sentences):
+        output.print(escape(printable(sentence)), highlight=False, soft_wrap=True)
+    for line in reasons(ranking):
+        console.print(f"  · {escape(printable(line))}", highlight=False, soft_wrap=True)
     written = ", ".join(str(path) for path in sorted(out.glob("ranking.*")))
     console.print(f"written: {escape(printable(written))}", highlight=False, soft_wrap=True)
     if returns is not None:

@@ -141,7 +141,7 @@ def advise(ranking: Sequence[RankedPolicy], differences: Sequence[Difference], l
         return Advice(
             deploy=None,
             try_next=(),
-            sentences=("No policy has an estimate that may be used: this log does not tell them apart.",),
+            sentences=("No policy has an estimate that may be used, so none of them has a place.",),
         )
     best = ranking[0]
     against = []

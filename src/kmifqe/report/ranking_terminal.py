@@ -9,7 +9,7 @@ from kmifqe.errors import printable
 from kmifqe.io.format import number, percent
 from kmifqe.report.ranking import Ranking
 from kmifqe.report.ranking_judged import TOGETHER
-from kmifqe.report.terminal import COLOURS
+from kmifqe.report.terminal import COLOURS, SHOWN
 from kmifqe.trust.scores import Score
 from kmifqe.trust.verdict import WORDS
 
@@ -52,6 +52,30 @@ def ranking_table(ranking: Ranking) -> Table:
             end_section=place == len(ranking.ranking),
         )
     return table
+
+
+def explained(ranking: Ranking) -> list[str]:
+    """Return what the numbers of the table are, and what the controller that made the log is worth beside them."""
+    logged = ranking.logged
+    return [
+        f"V̂ is the value per step, discounted and normalised: (1 − γ) Σ γᵗ r with γ = {ranking.question.gamma:g}; "
+        "P(best) and P(> logged) are chances to be the best, and better than the logged controller.",
+        f"The logged controller earned {number(logged.value)} per step ({100 * ranking.level:.4g} % interval "
+        f"{number(logged.low)} … {number(logged.high)}).",
+    ]
+
+
+def reasons(ranking: Ranking) -> list[str]:
+    """Return the weightiest reason for the verdict on each policy that is not simply trustworthy."""
+    alike: dict[str, list[str]] = {}
+    for each in ranking.policies:
+        judged = [one for one in each.estimates.values() if one.verdict == each.verdict and one.reasons]
+        if judged:
+            weightiest = max(judged, key=lambda one: one.weight)
+            alike.setdefault(f"{each.verdict}. {weightiest.reasons[0]}", []).append(each.policy)
+    lines = [f"{', '.join(names)}: {reason}" for reason, names in alike.items()]
+    more = len(lines) - SHOWN
+    return [*lines[:SHOWN], *[f"and {more} more, in ranking.json"] * (more > 0)]
 
 
 def scores_table(ranking: Ranking) -> Table:

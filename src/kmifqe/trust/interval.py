@@ -74,14 +74,29 @@ def interval_of(estimate: Estimate, level: float = LEVEL) -> ConfidenceInterval 
     features to read the log's part from (`ChanceFacts`), every network needs episode weights of its own.
     """
     check_level(level)
-    parts = _variances(estimate)
+    return _interval(estimate.value, _variances(estimate), level)
+
+
+def narrowing(estimate: Estimate, networks: int) -> float | None:
+    """Return by which share the interval of `estimate` becomes narrower with so many `networks`; None without one.
+
+    It is taken that they differ as those that are there do. The rest of the width is then what another log would
+    change, what no network fits, and how far averaged estimators differ.
+    """
+    now, then = (_interval(0.0, _variances(estimate, each), LEVEL) for each in (None, networks))
+    return None if now is None or then is None else 1.0 - then.width / now.width
+
+
+def _interval(
+    value: float, parts: list[tuple[float, float]] | None, level: float
+) -> ConfidenceInterval | None:
     if parts is None:
         return None
     variance = sum(part for _, part in parts)
     spread = sum(part**2 / freedom for freedom, part in parts)
     freedom = variance**2 / spread if spread > 0 else min(freedom for freedom, _ in parts)  # Satterthwaite's
     half = float(stdtrit(freedom, 0.5 + 0.5 * level) * np.sqrt(variance))
-    return ConfidenceInterval(estimate.value - half, estimate.value + half, level, freedom)
+    return ConfidenceInterval(value - half, value + half, level, freedom)
 
 
 def variance_of(estimate: Estimate) -> float | None:
@@ -90,22 +105,26 @@ def variance_of(estimate: Estimate) -> float | None:
     return None if parts is None else float(sum(part for _, part in parts))
 
 
-def _variances(estimate: Estimate) -> list[tuple[float, float]] | None:
-    """Return the interval's variances, each with its degrees of freedom; None where there is no interval."""
-    seeds, episodes = len(estimate.values), estimate.episodes
-    if seeds < 2 or episodes < 2 or estimate.diverged:
+def _variances(estimate: Estimate, networks: int | None = None) -> list[tuple[float, float]] | None:
+    """Return the interval's variances, each with its degrees of freedom; None where there is no interval.
+
+    They are those of so many `networks` that spread as the estimate's do; None: of its own.
+    """
+    episodes = estimate.episodes
+    if len(estimate.values) < 2 or episodes < 2 or estimate.diverged:
         return None
+    seeds = len(estimate.values) if networks is None else networks
     found = estimate.measurements
     least = 0.0 if found is None else (LEAST_ERROR * found.log.value_unit) ** 2
-    networks = estimate.spread**2 * (SHARED + 1.0 / seeds)
+    training = estimate.spread**2 * (SHARED + 1.0 / seeds)
     if found is not None and found.chance is not None:
         chance = found.chance
         return [
             (episodes - 1, chance.log_std**2 + least),
-            (seeds - 1, networks + chance.between_std**2),
+            (seeds - 1, training + chance.between_std**2),
         ]
     if not estimate.bootstrap:
         return None
     # Bayesian weights spread a mean over m episodes by (m − 1)/(m + 1) of what its variance is.
-    networks *= (episodes + 1) / (episodes - 1)
-    return [(1.0 / (1.0 / (seeds - 1) + 1.0 / (episodes - 1)), networks), (episodes - 1, least)]
+    training *= (episodes + 1) / (episodes - 1)
+    return [(1.0 / (1.0 / (seeds - 1) + 1.0 / (episodes - 1)), training), (episodes - 1, least)]
