@@ -30,6 +30,7 @@ from kmifqe.io.logs.faults import TimeOrdered, faults_found
 from kmifqe.io.logs.summary import inspect
 from kmifqe.mdp.problem import Problem, RowCounts
 from kmifqe.mdp.transitions import Transitions
+from kmifqe.trust.checks.base import Reach
 from kmifqe.trust.checks.log import LogFacts, log_checks, log_facts, value_checks
 from trust.checks.test_training import estimate
 
@@ -302,7 +303,9 @@ def facts_with(terminated=0, **changes):
 
 
 def value_levels(values, half_width=0.1, **facts):
-    found = value_checks(estimate(np.tile(values, (8, 1))), facts_with(**facts), half_width)
+    found = value_checks(
+        estimate(np.tile(values, (8, 1))), facts_with(**facts), Reach(half_width, half_width)
+    )
     return {check.name: check.level for check in found}
 
 
@@ -355,5 +358,5 @@ def test_the_unit_of_a_width_does_not_depend_on_the_rewards_level():
 def test_what_is_cut_off_adds_up_over_the_steps_of_the_future(gamma, level):
     """Cut by 0.04 at each step where rewards span 9: that is 4 % of them at γ = 0.9, 22 % at 0.98, 444 % at 0.999."""
     fitted = estimate([[-4.0, -4.0]], gamma, {"cut": 0.04})
-    found = {check.name: check.level for check in value_checks(fitted, facts_with(), 0.1)}
+    found = {check.name: check.level for check in value_checks(fitted, facts_with(), Reach(0.1, 0.1))}
     assert found["cut_values"] == level

@@ -325,8 +325,8 @@ def _unexplained(faults: LogFaults) -> Fault | None:
     return Fault(
         "unexplained_ends",
         f"{faults.ends:,} episodes are marked as terminated at states and actions like any others",
-        "If they were interrupted from outside, mark these ends as timeouts; if the system does end by chance, all "
-        "is well.",
+        "If they were interrupted from outside, mark these ends as timeouts; if the system does end by chance, "
+        "say so with --accept unexplained_ends.",
     )
 
 

@@ -296,8 +296,9 @@ def overlap_checks(
 def _distance(facts: OverlapFacts) -> Check:
     outside, (_, median, _, far) = facts.distance_outside, facts.distance_quantiles
     finding = (
-        f"At {percent(outside)} of the next states the target acts outside what was logged near them: typically "
-        f"{digits(median)} and at most about {digits(far)} times as far from the log's mean as a logged action."
+        f"At {percent(outside)} of the next states the target acts outside what was logged at like states: its "
+        f"actions lie typically {digits(median)} and at most about {digits(far)} times as far from the mean action "
+        "there as logged ones."
     )
     advice = "Log episodes with the target policy plus noise, or evaluate a policy nearer to the logged one."
     return DISTANCE.check("distance", outside, finding, advice)
@@ -307,17 +308,19 @@ def _nearby(facts: OverlapFacts) -> Check:
     # A density knows better than a Gaussian around a regression, which is all that there is without one.
     rows = facts.nearby_rows if facts.overlap_rows is None else facts.overlap_rows
     finding = (
-        f"The log holds {digits(rows)} nearby rows: effective rows within a fifth of half the action range of the "
-        "target's actions, whatever bandwidth an estimator uses."
+        f"The log holds {digits(rows)} nearby rows: logged actions near enough to the target's to tell what those "
+        "are worth, counted as effective rows."
     )
     advice = "Log more rows near the target's actions, or compare V̂ with a few trials of the target policy."
     return NEARBY.check("nearby_rows", rows, finding, advice, shown=digits)
 
 
 def _rare(share: float) -> Check:
-    where = f"at {percent(share)} of the next states"
-    finding = f"The density calls the target's action rarer than 99 % of the logged ones {where}."
-    advice = "Log more rows near the target's actions, or with more noise, so that they include the target's."
+    finding = (
+        f"At {percent(share)} of the next states the behaviour density makes the target's action rarer than 99 % of "
+        "the logged ones."
+    )
+    advice = "Log more rows near the target's actions, or let the logged controller act with more noise."
     return RARE.check("rare_actions", share, finding, advice)
 
 
@@ -343,8 +346,8 @@ def density_fit(facts: DensityFacts) -> Check:
     finding = "The behaviour density fits the logged actions."
     if wrong:
         finding = (
-            "The behaviour density does not fit the logged actions: mean weights of reference kernels, 1 if it did, "
-            f"are off by factors of up to {digits(1.0 + off)}."
+            f"The behaviour density does not fit the logged actions: some were up to {digits(1.0 + off)} times as "
+            f"{'frequent' if worst > 1.0 else 'rare'} as it says."
         )
     advice = "Use a better density: the probabilities logged with the actions, or one fitted to the log."
     return MISFIT.check("density_fit", off, finding, advice)
