@@ -203,6 +203,29 @@ def test_a_stream_that_was_cut_into_pieces_goes_on_at_its_cuts(seed, d, episodes
     assert "reset_states" not in raised(problem_of(world, pieces))
 
 
+@pytest.mark.parametrize("step", [0.01, 0.5])
+def test_a_reset_is_seen_with_coarse_sensors_too(step):
+    """Many states then equal others by chance, but not every cut's next state that of the next row."""
+    world = world_of(21, 2)
+    log = log_of(world, 21, 100, 20)
+    coarse = {
+        name: np.round(states / step) * step
+        for name, states in (("observations", log.states), ("next_observations", log.next_states))
+    }
+    sound = changed(log, **coarse)
+    assert "reset_states" not in raised(problem_of(world, sound))
+    assert raised(problem_of(world, reset_log(sound))) == {"reset_states"}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_short_log_shows_whether_its_cuts_were_resets(seed):
+    world = world_of(seed, 2)
+    assert "reset_states" in raised(problem_of(world, reset_log(log_of(world, seed, 8, 12))))
+    stream = log_of(world, seed, 1, 96)
+    pieces = changed(stream, timeouts=np.arange(1, len(stream) + 1) % 12 == 0)
+    assert "reset_states" not in raised(problem_of(world, pieces))
+
+
 def test_a_wrong_next_state_at_a_cut_misleads_only_who_reads_it():
     world = world_of(0)
     problem = problem_of(world, reset_log(log_of(world, 0)))

@@ -37,7 +37,7 @@ ROW_ORDER = Thresholds(
     -math.inf,
     ORDER_ERRORS,
     "in shuffled rows the row before is as good as any other of the episode, and every next state is wrong; what "
-    "tells the two apart is below three standard errors then, and above twenty in a log in order",
+    "tells the two apart is then below 3.5 standard errors nearly always, and above 5 in a log in order",
     below=True,
 )
 MISPLACED = Thresholds(
