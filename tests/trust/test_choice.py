@@ -1,6 +1,7 @@
 """An average over estimators: which are averaged, with which weights, and how the average is judged."""
 
 from dataclasses import replace
+from functools import cache
 
 import msgspec
 import numpy as np
@@ -8,15 +9,21 @@ import pytest
 
 from kmifqe.errors import InputError
 from kmifqe.estimators import Estimate
+from kmifqe.trust.checks.training import StartFacts
 from kmifqe.trust.choice import average, sentence
 from kmifqe.trust.interval import interval_of, variance_of
 from kmifqe.trust.verdict import check_accepted, judge_run
 from trust.fitted import measured, sound_fit
 
 
+@cache
+def measured_fit() -> Estimate:
+    return measured(*sound_fit())
+
+
 def named(name: str, *, shift: float = 0.0, wider: float = 1.0) -> Estimate:
     """Return a sound estimate under another name, with its networks' values moved and spread out."""
-    sound = measured(*sound_fit())
+    sound = measured_fit()
     middle = sound.values.mean()
     values = middle + shift + wider * (sound.values - middle)
     return replace(sound, estimator=name, values=values, trajectory=sound.trajectory + values - sound.values)
@@ -59,15 +66,44 @@ def test_the_average_of_two_that_differ_has_a_wider_interval_than_either_half_of
     assert apart.width > together.width
 
 
-def test_an_average_is_judged_as_the_best_of_its_members() -> None:
+def test_an_average_is_judged_as_the_best_of_its_members_where_it_cannot_be_judged_itself() -> None:
     sound = named("sound")
-    facts = msgspec.structs.replace(sound.measurements.chance, negative_visits=0.4)
-    asked = replace(named("asked"), measurements=msgspec.structs.replace(sound.measurements, chance=facts))
+    td = msgspec.structs.replace(
+        sound.measurements.td, td_rms_held_out=2 * sound.measurements.td.td_rms_trained
+    )
+    asked = replace(named("asked"), measurements=msgspec.structs.replace(sound.measurements, td=td))
     found = average("both", [asked, sound])
     assert set(found.members) == {"asked", "sound"}
     verdicts = judge_run([found, asked, sound]).verdicts
-    assert "state_coverage" in verdicts["asked"].checks
-    assert "state_coverage" not in verdicts["both"].checks
+    assert "held_out_td" in verdicts["asked"].checks
+    assert "held_out_td" not in verdicts["both"].checks
+
+
+@pytest.mark.parametrize("missed, against", [(0.6, True), (-0.6, False)])
+def test_what_one_member_has_wrong_is_in_the_average_by_its_weight(missed: float, against: bool) -> None:
+    """An error of the other sign in the other member takes it away; a member without any does not."""
+    both = []
+    for name, start_td in (("one", 0.6), ("other", missed)):
+        estimate = named(name)
+        half = 0.5 * interval_of(estimate).width
+        start = StartFacts(start_td=start_td * half, start_td_error=0.0)
+        both.append(
+            replace(estimate, measurements=msgspec.structs.replace(estimate.measurements, start=start))
+        )
+    found = average("both", both)
+    assert set(found.members) == {"one", "other"}
+    verdicts = judge_run([found, *both]).verdicts
+    assert all("start_td" in verdicts[name].checks for name in found.members)
+    assert ("start_td" in verdicts["both"].checks) == against
+
+
+def test_an_average_without_a_measured_part_is_judged_by_its_members_there() -> None:
+    both = [named("one"), named("other")]
+    facts = msgspec.structs.replace(both[0].measurements.chance, negative_visits=0.4)
+    both = [replace(e, measurements=msgspec.structs.replace(e.measurements, chance=facts)) for e in both]
+    assert "state_coverage" in judge_run([average("both", both), *both]).verdicts["both"].checks
+    none = replace(both[0], measurements=msgspec.structs.replace(both[0].measurements, start=None))
+    assert average("both", [none, both[1]]).measurements.start is None
 
 
 def test_where_no_estimate_is_fit_for_use_the_average_is_not_either() -> None:

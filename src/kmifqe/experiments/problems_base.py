@@ -8,14 +8,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import msgspec
 
-from kmifqe.maths.kernel import clipped_weight, effective_sample_size
 from kmifqe.mdp.problem import Problem
 from kmifqe.mdp.transitions import Transitions
-from kmifqe.trust.checks.overlap import REFERENCE_BANDWIDTHS
+from kmifqe.trust.checks.overlap import REFERENCE_BANDWIDTHS, overlap_rows
 
 HOPELESS_ROWS = 100.0  # see `hopeless`
 
@@ -143,17 +140,7 @@ def overlap(problem: Problem, bandwidths: Sequence[float] = REFERENCE_BANDWIDTHS
     n = problem.counts.nonterminal
     if n == 0 or problem.log_mu is None:
         return float("nan")
-    half = 0.5 * (problem.action_high - problem.action_low)
-    d = problem.action_dim
-    next_actions, target_actions = (jnp.asarray(a) for a in (problem.next_actions, problem.target_actions))
-    squared = jnp.sum(((next_actions[:n] - target_actions[:n]) / half) ** 2, axis=1, keepdims=True)
-    log_mu = problem.log_mu[:n].sum(axis=1, keepdims=True) + jnp.sum(jnp.log(half))
-
-    def effective_rows(h: float) -> float:
-        w = jax.vmap(lambda s, m: clipped_weight(s, h, m, d, (0.0, float("inf"))))(squared, log_mu)
-        return float(effective_sample_size(w))
-
-    return max(effective_rows(h) for h in bandwidths) / n
+    return overlap_rows(problem, bandwidths) / n
 
 
 def hopeless(problem: Problem) -> bool:

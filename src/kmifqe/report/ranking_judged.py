@@ -71,7 +71,7 @@ def judged_ranking(
         digests: of the log and the density.
         behavior_fit: the report of a density that was fitted.
     """
-    judgements = [judge_run(list(each.values()), question.accepted) for each in estimates]
+    judgements = [judge_run(list(each.values()), question.accepted, level) for each in estimates]
     values = combined(estimates, judgements)
     episodes = len(logged.returns)
     kept = sorted((i for i, each in enumerate(values) if each.is_ranked), key=lambda i: -values[i].value)

@@ -151,7 +151,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         controller that made it, which the headline is compared with where it is given. `references`, `behavior_fit`
         and `extra` are kept as the fields of these names.
         """
-        judgement = judge_run(estimates, question.accepted)
+        judgement = judge_run(estimates, question.accepted, level)
         comparison = None
         if logged is not None:
             comparison = compared_with_logged(estimates[0], judgement.verdict, logged, level)

@@ -18,6 +18,7 @@ import numpy as np
 from kmifqe.estimators.base import Estimate
 from kmifqe.estimators.registry import find_entry
 from kmifqe.io.format import percent
+from kmifqe.trust.checks.training import StartFacts
 from kmifqe.trust.influence import ChanceFacts
 from kmifqe.trust.interval import variance_of
 from kmifqe.trust.verdict import WORDS, Verdict, judge_run
@@ -104,6 +105,14 @@ def _measured(estimates: Sequence[Estimate], shares: Sequence[float], value: flo
         alike = len({len(moves) for moves in each_moves}) == 1
         moves = np.average(each_moves, axis=0, weights=shares) if alike else ()
         chance = ChanceFacts(**means, between_std=float(np.sqrt(between)), moves=tuple(map(float, moves)))
+    starts = [each.start for each in found]
+    start = None
+    if all(each is not None for each in starts):
+        # All were seen along the same episodes, so their errors add up where they are most alike.
+        missed, error = np.average(
+            [(each.start_td, each.start_td_error) for each in starts], axis=0, weights=shares
+        )
+        start = StartFacts(start_td=float(missed), start_td_error=float(error))
     # What is judged of single fits, such as their weights, is judged there; the log is the same for all.
     return msgspec.structs.replace(
         found[0],
@@ -113,7 +122,7 @@ def _measured(estimates: Sequence[Estimate], shares: Sequence[float], value: flo
         weights=None,
         kernel=None,
         td=None,
-        start=None,
+        start=start,
         ratio=None,
         chance=chance,
     )

@@ -12,7 +12,7 @@ import numpy as np
 from kmifqe.errors import InputError, meant
 from kmifqe.estimators.base import Estimate
 from kmifqe.io.format import digits
-from kmifqe.trust.checks import Check, checks_of
+from kmifqe.trust.checks import Check, Reach, checks_of
 from kmifqe.trust.checks.base import ORDER, Thresholds
 from kmifqe.trust.interval import LEVEL, interval_of
 
@@ -22,8 +22,9 @@ WORDS: tuple[Word, ...] = ("trustworthy", "use with care", "do not use")
 # does not change with what is shown.
 JUDGED_LEVEL = LEVEL
 
-# Checks that an average over estimates has of its own; all others are of the log or of one fit.
-OF_AVERAGES = ("interval_width", "drift")
+# What an average over estimates is judged by itself, because it is an average of theirs; all else is of the log or of
+# one fit.
+OF_AVERAGES = ("interval_width", "drift", "start_td", "unsolved", "state_coverage")
 DISAGREEMENT = Thresholds(
     1.25,
     float("inf"),
@@ -76,29 +77,34 @@ def check_accepted(names: Iterable[str]) -> None:
             )
 
 
-def judge_run(estimates: Sequence[Estimate], accepted: Collection[str] = ()) -> Judgement:
+def judge_run(
+    estimates: Sequence[Estimate], accepted: Collection[str] = (), level: float = LEVEL
+) -> Judgement:
     """Return what is to be said of all estimates made from one log; each carries its measurements.
 
     `accepted` names checks whose question the user has answered, such as "unexplained_ends" where episodes do end by
-    chance: they ask for care no longer. What forbids the use of a number still does.
+    chance: they ask for care no longer. What forbids the use of a number still does. `level` is that of the intervals
+    that the user is shown: reasons quote these. It changes no verdict.
 
     Only estimates that nothing forbids to use are compared with each other: to differ from a wrong one is no fault.
-    An average over estimates is judged by its own checks and by what speaks against the best judged of its members:
-    the others are averaged with it because they are not wrong, and what they differ by widens the interval.
+    An average over estimates is judged by its own checks, and else by what speaks against the best judged of its
+    members: the others are averaged with it because they are not wrong, and what they differ by widens the interval.
+    But an error that was measured of one member is in the average too, by that member's weight.
     """
-    halves = [_half_width(estimate) for estimate in estimates]
+    reaches = [_reach(estimate, level) for estimate in estimates]
     each = [
-        [_answered(check, accepted) for check in checks_of(estimate, half)]
-        for estimate, half in zip(estimates, halves)
+        [_answered(check, accepted) for check in checks_of(estimate, reach)]
+        for estimate, reach in zip(estimates, reaches)
     ]
     fitted = [i for i, estimate in enumerate(estimates) if not estimate.members]
     sound = [i for i in fitted if judge(each[i]).word != "do not use"]
-    disagreement, involved = compared([estimates[i] for i in sound], [halves[i] for i in sound])
+    disagreement, involved = compared([estimates[i] for i in sound], [reaches[i] for i in sound])
     checks = _said_once([each[i] for i in fitted])
     for i in set(range(len(estimates))) - set(fitted):
         own = [check for check in each[i] if check.name in OF_AVERAGES]
         checks += own
-        each[i] = [*own, *_against_best(estimates[i], {estimates[j].estimator: each[j] for j in fitted})]
+        of_fits = {estimates[j].estimator: each[j] for j in fitted}
+        each[i] = [*own, *_against_best(estimates[i], of_fits, {check.name for check in own})]
     if disagreement is not None:
         checks.append(disagreement)
         for i, estimate in enumerate(estimates):
@@ -116,50 +122,60 @@ def _answered(check: Check, accepted: Collection[str]) -> Check:
     return msgspec.structs.replace(check, level="ok", finding=finding, advice="")
 
 
-def _against_best(average: Estimate, of_fits: Mapping[str, Sequence[Check]]) -> list[Check]:
-    """Return what speaks against the best judged member of an `average`, by the checks `of_fits` by estimator."""
+def _against_best(
+    average: Estimate, of_fits: Mapping[str, Sequence[Check]], own: Collection[str]
+) -> list[Check]:
+    """Return what speaks against the best judged member of an `average`, by the checks `of_fits` by estimator.
+
+    Checks that the average has of its `own`, by name, are left out.
+    """
     against = {
-        name: [c for c in of_fits[name] if c.level != "ok" and c.name not in OF_AVERAGES]
-        for name in average.members
+        name: [c for c in of_fits[name] if c.level != "ok" and c.name not in own] for name in average.members
     }
     return min(against.values(), key=lambda checks: (WORDS.index(judge(checks).word), len(checks)))
 
 
 def compared(
-    estimates: Sequence[Estimate], half_widths: Sequence[float | None]
+    estimates: Sequence[Estimate], reaches: Sequence[Reach | None]
 ) -> tuple[Check | None, tuple[str, ...]]:
     """Return one check of whether `estimates` agree, None without two of them, and the estimators it is about.
 
-    `half_widths` are those of their intervals. A disagreement is about the estimators that some other contradicts.
+    `reaches` are those of their intervals. A disagreement is about the estimators that some other contradicts.
     """
-    both = zip(estimates, half_widths, strict=True)
-    known = [(each, half) for each, half in both if half is not None and np.isfinite(each.value)]
+    both = zip(estimates, reaches, strict=True)
+    known = [(each, reach) for each, reach in both if reach is not None and np.isfinite(each.value)]
     pairs = [
-        (abs(one.value - other.value) / max(float(np.hypot(half, width)), 1e-300), one, other)
-        for (one, half), (other, width) in combinations(known, 2)
+        (
+            abs(one.value - other.value) / max(float(np.hypot(a.judged, b.judged)), 1e-300),
+            (one, a),
+            (other, b),
+        )
+        for (one, a), (other, b) in combinations(known, 2)
     ]
     if not pairs:
         return None, ()
-    ratio, one, other = max(pairs, key=lambda pair: pair[0])
+    ratio, (one, a), (other, b) = max(pairs, key=lambda pair: pair[0])
     apart = [pair for pair in pairs if DISAGREEMENT.level(pair[0]) != "ok"] or pairs
-    involved = [e for e, _ in known if any(e is each for pair in apart for each in pair[1:])]
+    involved = [e for e, _ in known if any(e is each for pair in apart for each, _ in pair[1:])]
     check = DISAGREEMENT.check(
         "disagreement",
         ratio,
         f"{', '.join(f'{e.estimator} says {digits(e.value)}' for e in involved)}: {one.estimator} and "
-        f"{other.estimator} differ by {digits(ratio)} times their {JUDGED_LEVEL:.0%} intervals' joint half-width.",
+        f"{other.estimator} differ by {digits(abs(one.value - other.value))}; of the one {a.said}, of the other "
+        f"{digits(b.shown)}.",
         "Find out which is wrong before you use either: train for more steps, or try the target for some episodes.",
-        shown=digits,
+        shown=lambda x: f"{digits(x)} times both half-widths together, of 95 % intervals",
     )
     return check, tuple(e.estimator for e in involved)
 
 
-def _half_width(estimate: Estimate) -> float | None:
-    """Return half the interval, or twice the standard error over seeds; None for a single seed without any."""
-    interval = interval_of(estimate, JUDGED_LEVEL)
-    if interval is not None:
-        return 0.5 * interval.width
-    return 2.0 * estimate.standard_error if len(estimate.known) > 1 else None
+def _reach(estimate: Estimate, level: float) -> Reach | None:
+    """Return the reach of the intervals, or twice the standard error over seeds; None for a single seed."""
+    judged, shown = interval_of(estimate, JUDGED_LEVEL), interval_of(estimate, level)
+    if judged is not None and shown is not None:
+        return Reach(0.5 * judged.width, 0.5 * shown.width, level)
+    twice = 2.0 * estimate.standard_error
+    return Reach(twice, twice, None) if len(estimate.known) > 1 else None
 
 
 def _said_once(each: Sequence[Sequence[Check]]) -> list[Check]:

@@ -30,6 +30,7 @@ from kmifqe.io.logs.faults import TimeOrdered, faults_found
 from kmifqe.io.logs.summary import inspect
 from kmifqe.mdp.problem import Problem, RowCounts
 from kmifqe.mdp.transitions import Transitions
+from kmifqe.trust.checks.base import Reach
 from kmifqe.trust.checks.log import LogFacts, log_checks, log_facts, value_checks
 from trust.checks.test_training import estimate
 
@@ -202,6 +203,29 @@ def test_a_stream_that_was_cut_into_pieces_goes_on_at_its_cuts(seed, d, episodes
     assert "reset_states" not in raised(problem_of(world, pieces))
 
 
+@pytest.mark.parametrize("step", [0.01, 0.5])
+def test_a_reset_is_seen_with_coarse_sensors_too(step):
+    """Many states then equal others by chance, but not every cut's next state that of the next row."""
+    world = world_of(21, 2)
+    log = log_of(world, 21, 100, 20)
+    coarse = {
+        name: np.round(states / step) * step
+        for name, states in (("observations", log.states), ("next_observations", log.next_states))
+    }
+    sound = changed(log, **coarse)
+    assert "reset_states" not in raised(problem_of(world, sound))
+    assert raised(problem_of(world, reset_log(sound))) == {"reset_states"}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_short_log_shows_whether_its_cuts_were_resets(seed):
+    world = world_of(seed, 2)
+    assert "reset_states" in raised(problem_of(world, reset_log(log_of(world, seed, 8, 12))))
+    stream = log_of(world, seed, 1, 96)
+    pieces = changed(stream, timeouts=np.arange(1, len(stream) + 1) % 12 == 0)
+    assert "reset_states" not in raised(problem_of(world, pieces))
+
+
 def test_a_wrong_next_state_at_a_cut_misleads_only_who_reads_it():
     world = world_of(0)
     problem = problem_of(world, reset_log(log_of(world, 0)))
@@ -302,7 +326,9 @@ def facts_with(terminated=0, **changes):
 
 
 def value_levels(values, half_width=0.1, **facts):
-    found = value_checks(estimate(np.tile(values, (8, 1))), facts_with(**facts), half_width)
+    found = value_checks(
+        estimate(np.tile(values, (8, 1))), facts_with(**facts), Reach(half_width, half_width)
+    )
     return {check.name: check.level for check in found}
 
 
@@ -355,5 +381,5 @@ def test_the_unit_of_a_width_does_not_depend_on_the_rewards_level():
 def test_what_is_cut_off_adds_up_over_the_steps_of_the_future(gamma, level):
     """Cut by 0.04 at each step where rewards span 9: that is 4 % of them at γ = 0.9, 22 % at 0.98, 444 % at 0.999."""
     fitted = estimate([[-4.0, -4.0]], gamma, {"cut": 0.04})
-    found = {check.name: check.level for check in value_checks(fitted, facts_with(), 0.1)}
+    found = {check.name: check.level for check in value_checks(fitted, facts_with(), Reach(0.1, 0.1))}
     assert found["cut_values"] == level

@@ -11,10 +11,12 @@ import pytest
 from kmifqe.estimators import SRDICEConfig, make_sr_dice
 from kmifqe.mdp.problem import Problem
 from kmifqe.mdp.transitions import Transitions
-from kmifqe.trust.checks import Measurements, checks_of, measure
+from kmifqe.trust.checks import Measurements, Reach, checks_of, measure
 from kmifqe.trust.checks.ratios import RatioFacts
 from trust.checks.test_weights import SOUND
 from trust.fitted import fqe_estimator, measured, sound_fit
+
+REACH = Reach(0.1, 0.1)
 
 
 def through_json(found: Measurements) -> Measurements:
@@ -33,12 +35,12 @@ def test_measurements_survive_json_without_loss_and_every_part_is_there():
 def test_what_was_read_back_is_judged_alike():
     estimate = measured(*sound_fit())
     read_back = replace(estimate, measurements=through_json(estimate.measurements))
-    assert checks_of(read_back, 0.1) == checks_of(estimate, 0.1)
-    assert len(checks_of(estimate, 0.1)) >= 18
+    assert checks_of(read_back, REACH) == checks_of(estimate, REACH)
+    assert len(checks_of(estimate, REACH)) >= 18
 
 
 def test_every_check_says_what_it_found_and_every_threshold_has_a_reason():
-    for check in checks_of(measured(*sound_fit()), 0.1):
+    for check in checks_of(measured(*sound_fit()), REACH):
         assert check.estimator == "kmifqe"
         assert check.finding.endswith(".")
         assert check.threshold
@@ -99,5 +101,5 @@ def test_the_smallest_logs_can_be_measured_and_judged(rows, terminal, gamma):
     fqe = replace(estimate, estimator="fqe", final_state=None)
     found = measure(fqe_estimator(), fqe, problem)
     assert through_json(found) == found
-    bad = {check.name for check in checks_of(replace(fqe, measurements=found), 0.1) if check.level == "bad"}
+    bad = {check.name for check in checks_of(replace(fqe, measurements=found), REACH) if check.level == "bad"}
     assert bad >= {"episodes", "interval_width"}

@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 from kmifqe.experiments.planted import Shifted, changed, ended_log, log_of, problem_of, world_of
+from kmifqe.experiments.problems_base import hopeless
 from kmifqe.mdp.problem import Problem
 from kmifqe.trust.checks.overlap import (
+    LOOKED_AT,
+    REFERENCE_BANDWIDTHS,
     DensityFacts,
     compared_actions,
     density_facts,
@@ -137,6 +140,23 @@ def test_distances_are_in_typical_logged_distances(sigmas):
     far = sigmas > 1.25 * 2.58
     assert (overlap.distance_outside > 0.99) == far
     assert (overlap.density_outside == 1.0) == far
+
+
+def test_a_log_that_is_hopeless_by_all_of_its_rows_has_no_more_nearby_rows_than_that():
+    """In a sample of the rows a few that hold nearly all weight may be missing, and many rows seem to be near."""
+    world = world_of(5, 4, away=4.0)
+    problem = problem_of(world, log_of(world, 5, 1_300, 20))
+    assert problem.counts.nonterminal > LOOKED_AT
+    half = 0.5 * np.asarray(problem.action_high - problem.action_low, np.float64)
+    rows = slice(0, problem.counts.nonterminal)
+    away = np.asarray(problem.next_actions - problem.target_actions, np.float64)[rows] / half
+    log_mu = np.asarray(problem.log_mu, np.float64)[rows].sum(axis=1)
+    w = [np.exp(-0.5 * np.sum((away / h) ** 2, axis=1) - log_mu) for h in REFERENCE_BANDWIDTHS]
+    facts = overlap_of(problem)
+    assert facts.overlap_rows == pytest.approx(max(np.sum(x) ** 2 / np.sum(x**2) for x in w))
+    assert hopeless(problem)
+    nearby = {check.name: check for check in overlap_checks(facts, None, uses_density=False)}["nearby_rows"]
+    assert nearby.level == "care"
 
 
 def test_compared_actions_are_as_far_apart_as_the_policies_in_standard_deviations_of_the_log():

@@ -15,6 +15,7 @@ from kmifqe.estimators.base import Estimate, ValueUnits
 from kmifqe.experiments.planted import log_of, problem_of, world_of
 from kmifqe.maths.kernel import clipped_weight, effective_sample_size
 from kmifqe.maths.mlp import QParams, init_q
+from kmifqe.trust.checks.base import Reach
 from kmifqe.trust.checks.weights import KernelFacts, WeightFacts, kernel_facts, weight_checks, weight_facts
 from trust.fitted import KERNEL, SEEDS, kernel_estimator, sound_fit
 
@@ -53,12 +54,15 @@ SOUND = Estimate(
 )
 
 
-def found(estimate=SOUND, half_width=0.1, **facts):
+REACH = Reach(0.1, 0.1)
+
+
+def found(estimate=SOUND, reach=REACH, **facts):
     """Return the checks of sound weights and a sound kernel in which some facts are changed."""
     of_kernel = {name: facts.pop(name) for name in list(facts) if name in KernelFacts.__struct_fields__}
     weights = msgspec.structs.replace(WEIGHTS, **facts)
     kernel = msgspec.structs.replace(KERNEL_FACTS, **of_kernel)
-    return {check.name: check for check in weight_checks(estimate, weights, kernel, half_width)}
+    return {check.name: check for check in weight_checks(estimate, weights, kernel, reach)}
 
 
 def test_sound_weights_raise_no_alarm():
@@ -134,7 +138,7 @@ def test_weights_that_tell_no_row_from_another_are_named(clip, mean):
 
 
 def test_without_an_interval_the_bias_is_not_judged():
-    assert "kernel_bias" not in found(half_width=None)
+    assert "kernel_bias" not in found(reach=None)
 
 
 def test_a_bias_that_is_taken_off_is_judged_by_how_far_it_moves_the_value():
@@ -142,7 +146,8 @@ def test_a_bias_that_is_taken_off_is_judged_by_how_far_it_moves_the_value():
         told = found(bias_removed=moved, kernel_bias=9.0)
         assert told["bias_removed"].level == level
         assert "kernel_bias" not in told  # it is in V̂ no longer
-    assert told["bias_removed"].finding.startswith("Removing the kernel's bias moved V̂ by +0.6, 6 times")
+    assert "+0.6" in told["bias_removed"].finding
+    assert told["bias_removed"].value == pytest.approx(6.0)
 
 
 def test_an_estimator_says_how_far_its_correction_moved_the_value():
@@ -208,7 +213,7 @@ def test_what_the_clip_holds_down_and_takes_away(fitted):
 
 def test_a_clip_that_takes_half_of_the_weight_and_moves_nothing_is_no_fault():
     assert found(weight_cut_off=0.6, clipped_high=0.3, clip_bias=0.05)["clipped_high"].level == "ok"
-    assert found(half_width=None, weight_cut_off=0.6, clip_bias=5.0)["clipped_high"].level == "ok"
+    assert found(reach=None, weight_cut_off=0.6, clip_bias=5.0)["clipped_high"].level == "ok"
 
 
 def test_a_clip_costs_what_it_moves_of_the_weighted_q(fitted):

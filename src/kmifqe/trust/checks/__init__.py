@@ -14,7 +14,7 @@ import msgspec
 from kmifqe.estimators.base import Estimate, Estimator
 from kmifqe.mdp.problem import Problem
 from kmifqe.trust.checks import log, overlap, ratios, training, weights
-from kmifqe.trust.checks.base import Check
+from kmifqe.trust.checks.base import Check, Reach
 from kmifqe.trust.checks.log import LogFacts
 from kmifqe.trust.checks.overlap import DensityFacts, NextActions, OverlapFacts
 from kmifqe.trust.checks.ratios import RatioFacts
@@ -22,7 +22,7 @@ from kmifqe.trust.checks.training import StartFacts, TdFacts
 from kmifqe.trust.checks.weights import KernelFacts, WeightFacts
 from kmifqe.trust.influence import ChanceFacts, chance_facts
 
-__all__ = ["Check", "Measurements", "Shared", "checks_of", "measure", "restored"]
+__all__ = ["Check", "Measurements", "Reach", "Shared", "checks_of", "measure", "restored"]
 
 
 class Measurements(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,21 +106,21 @@ def measure(
     )
 
 
-def checks_of(estimate: Estimate, half_width: float | None = None) -> tuple[Check, ...]:
+def checks_of(estimate: Estimate, reach: Reach | None = None) -> tuple[Check, ...]:
     """Return every check of one estimate, those that passed included.
 
-    Where the `estimate` has no measurements only its trajectory is judged. Errors are held against `half_width`, half
-    the width of V̂'s interval; None where there is no interval.
+    Where the `estimate` has no measurements only its trajectory is judged. Errors are held against the
+    `reach` of V̂'s interval; None where there is no interval.
     """
     found: Measurements | None = estimate.measurements
     checks = training.training_checks(estimate, None if found is None else found.arrived)
     if found is not None:
-        checks += log.value_checks(estimate, found.log, half_width)
-        checks += training.consistency_checks(found.td, found.start, found.chance, half_width)
+        checks += log.value_checks(estimate, found.log, reach)
+        checks += training.consistency_checks(found.td, found.start, found.chance, reach)
         checks += log.log_checks(found.log, estimate.gamma, found.uses_density)
         checks += overlap.overlap_checks(found.overlap, found.density, found.uses_density)
         checks += ratios.ratio_checks(estimate, found.log.rows.in_sample)
         checks += ratios.balance_checks(found.ratio)
         if found.uses_density:
-            checks += weights.weight_checks(estimate, found.weights, found.kernel, half_width)
+            checks += weights.weight_checks(estimate, found.weights, found.kernel, reach)
     return tuple(msgspec.structs.replace(check, estimator=estimate.estimator) for check in checks)

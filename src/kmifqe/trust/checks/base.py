@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
-from kmifqe.io.format import percent
+from kmifqe.io.format import digits, percent
 
 Level = Literal["ok", "care", "bad"]
 
@@ -50,6 +50,33 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     threshold: str  # both thresholds as text
     reason: str  # why the thresholds lie there
     advice: str = ""  # what to do about it, one sentence; "" where the level is "ok"
+
+
+class Reach(NamedTuple):
+    """How far V̂'s interval reaches to either side."""
+
+    judged: float  # of the 95 % interval: what errors are held against
+    shown: float  # of the interval that the user is shown
+    level: float | None = 0.95  # of that one; None where there is none and both are twice the standard error
+
+    @property
+    def name(self) -> str:
+        """What reaches so far."""
+        return "doubled standard error" if self.level is None else f"{100 * self.level:.4g} % interval"
+
+    @property
+    def said(self) -> str:
+        """The part of a sentence that quotes what is shown."""
+        return f"the {self.name} reaches {digits(self.shown)} to either side"
+
+    def held_against(self, error: float) -> float:
+        """Return the size of an `error` of V̂ in half-widths of the 95 % interval."""
+        return abs(error) / max(self.judged, 1e-300)
+
+
+def half_widths(x: float) -> str:
+    """Return a threshold of `Reach.held_against` as text."""
+    return f"{digits(x)} half-widths of the 95 % interval"
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from kmifqe.estimators.base import Estimate
 from kmifqe.io.format import digits, percent
 from kmifqe.io.logs.faults import ORDER_ERRORS, Fault, LogFaults, TimeOrdered, faults_found, log_faults
 from kmifqe.mdp.problem import Problem, RowCounts
-from kmifqe.trust.checks.base import Check, Thresholds, unjudged
+from kmifqe.trust.checks.base import Check, Reach, Thresholds, unjudged
 
 ATOM_ROWS = 5  # rows that must share one extreme value before it is called a bound that actions sit on
 
@@ -37,7 +37,7 @@ ROW_ORDER = Thresholds(
     -math.inf,
     ORDER_ERRORS,
     "in shuffled rows the row before is as good as any other of the episode, and every next state is wrong; what "
-    "tells the two apart is below three standard errors then, and above twenty in a log in order",
+    "tells the two apart is then below 3.5 standard errors nearly always, and above 5 in a log in order",
     below=True,
 )
 MISPLACED = Thresholds(
@@ -184,15 +184,15 @@ def log_checks(facts: LogFacts, gamma: float, uses_density: bool) -> list[Check]
     return [*found, _atoms(facts, uses_density=uses_density)]
 
 
-def value_checks(estimate: Estimate, facts: LogFacts, half_width: float | None) -> list[Check]:
+def value_checks(estimate: Estimate, facts: LogFacts, reach: Reach | None) -> list[Check]:
     """Return the checks that hold an `estimate` against the `facts` of its log; none where no seed has a value.
 
-    `half_width` is half the width of V̂'s interval, None where there is no interval.
+    `reach` is that of V̂'s interval, None where there is no interval.
     """
     if not np.isfinite(estimate.values).any():
         return []
     cut = [_cut(estimate, facts)] if "cut" in estimate.infos else []
-    width = [] if half_width is None else [_width(facts, half_width, estimate.value)]
+    width = [] if reach is None else [_width(facts, reach, estimate.value)]
     return [_reward_range(estimate, facts), *cut, *width]
 
 
@@ -357,10 +357,10 @@ def _cut(estimate: Estimate, facts: LogFacts) -> Check:
     cut = float(np.mean(estimate.infos["cut"][-1][np.isfinite(estimate.values)]))
     share = cut * estimate.gamma / (1.0 - estimate.gamma) / max(facts.reward_span, 1e-300)
     finding = (
-        f"To keep Q's values at next states among what the logged rewards can add up to, {digits(cut)} of them is "
-        f"cut off on average, which adds up to {percent(share)} of the range of the rewards"
+        "Q's values at next states are held among what the logged rewards can add up to: on average that takes off "
+        f"{digits(cut)}, which adds up to {percent(share)} of the range of the rewards"
     )
-    finding += ": Q is diverging." if CUT.level(share) != "ok" else "."
+    finding += ". Q is running away." if CUT.level(share) != "ok" else "."
     advice = (
         "Log rows near the target's actions, renew the target network more slowly (smaller tau), or compare with "
         "another estimator."
@@ -368,19 +368,19 @@ def _cut(estimate: Estimate, facts: LogFacts) -> Check:
     return CUT.check("cut_values", share, finding, advice)
 
 
-def _width(facts: LogFacts, half_width: float, value: float) -> Check:
-    ratio = half_width / facts.value_unit
+def _width(facts: LogFacts, reach: Reach, value: float) -> Check:
+    ratio = reach.judged / facts.value_unit
     # A mean of so many has a 95 % interval as wide. Seeds that all agree have an interval without any width.
-    least = max(half_width, 1e-6 * facts.return_std, 1e-300)
+    least = max(reach.judged, 1e-6 * facts.return_std, 1e-300)
     worth = (1.96 * facts.return_std / least) ** 2
     finding = (
-        f"The 95 % interval reaches {digits(half_width)} to either side: about what "
+        f"{reach.said[0].upper()}{reach.said[1:]}: about what "
         f"{f'{worth:,.0f} episodes' if worth >= 1.5 else 'one episode or less'} of the target itself would give."
     )
     advice = (
         "Log more episodes near the target's actions; a few trials of the target itself would tell as much."
     )
     level = WIDTH.level(ratio)
-    if level == "bad" and half_width <= PRECISE * abs(value):
+    if level == "bad" and reach.judged <= PRECISE * abs(value):
         level = "care"
     return WIDTH.check("interval_width", ratio, finding, advice, shown=digits, level=level)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -123,12 +123,12 @@ def next_actions(problem: Problem, seed: int = 0) -> NextActions | None:
 def overlap_facts(problem: Problem, near: NextActions) -> OverlapFacts:
     """Return how far out the target's actions are, by Mahalanobis distance and, where there is one, by density."""
     logged, target = _distances(near.logged, near), _distances(near.target, near)
-    density_outside = overlap_rows = None
+    density_outside = near_rows = None
     if problem.log_mu is not None and problem.log_mu_target is not None:
         of_logged = np.asarray(problem.log_mu[near.rows], np.float64).sum(axis=1)
         of_target = np.asarray(problem.log_mu_target[near.rows], np.float64)
         density_outside = float(np.mean(of_target < np.quantile(of_logged, 1.0 - COMMON)))
-        overlap_rows = _overlap_rows(problem, near, of_logged)
+        near_rows = overlap_rows(problem)
     return OverlapFacts(
         distance_quantiles=np.quantile(target, QUANTILES).tolist(),
         distance_outside=float(np.mean(target > BEYOND * np.quantile(logged, COMMON))),
@@ -137,7 +137,7 @@ def overlap_facts(problem: Problem, near: NextActions) -> OverlapFacts:
         distance_histogram_target=_shares(target),
         nearby_rows=_nearby_rows(problem, near),
         density_outside=density_outside,
-        overlap_rows=overlap_rows,
+        overlap_rows=near_rows,
     )
 
 
@@ -200,20 +200,32 @@ def _nearby_rows(problem: Problem, near: NextActions) -> float:
     width = np.minimum(REFERENCE_BANDWIDTH * _half_range(problem), WIDE * _residual_std(near))
     kernel = -0.5 * np.sum(((near.logged - near.target) / width) ** 2, axis=1)
     density = -0.5 * np.sum(((near.logged - near.mean) @ whitening(near).T) ** 2, axis=1)
-    return _effective_rows(kernel - density, problem, near)
+    return _effective_rows(kernel - density) * problem.counts.nonterminal / len(near.rows)
 
 
-def _overlap_rows(problem: Problem, near: NextActions, log_mu: np.ndarray) -> float:
-    """Return the effective rows of a kernel around the target's action by the density, at the best bandwidth."""
-    squared = np.sum(((near.logged - near.target) / _half_range(problem)) ** 2, axis=1)
-    log_weights = (-0.5 * squared / h**2 - log_mu for h in REFERENCE_BANDWIDTHS)
-    return max(_effective_rows(each, problem, near) for each in log_weights)
+def overlap_rows(problem: Problem, bandwidths: Sequence[float] = REFERENCE_BANDWIDTHS) -> float:
+    """Return the effective rows of a kernel around the target's action by the density, at the best bandwidth.
+
+    The problem must have a density. Every row is looked at: a few rows can hold nearly all weight, and a sample that
+    lacks them would say that many do.
+    """
+    assert problem.log_mu is not None
+    half, chunks = _half_range(problem), []
+    for start in range(0, problem.counts.nonterminal, LOOKED_AT):
+        rows = np.arange(start, min(start + LOOKED_AT, problem.counts.nonterminal))
+        logged, target = (
+            np.asarray(each[rows], np.float64) for each in (problem.next_actions, problem.target_actions)
+        )
+        squared = np.sum(((logged - target) / half) ** 2, axis=1)
+        chunks.append((squared, np.asarray(problem.log_mu[rows], np.float64).sum(axis=1)))
+    squared, log_mu = (np.concatenate(column) for column in zip(*chunks))
+    return max(_effective_rows(-0.5 * squared / h**2 - log_mu) for h in bandwidths)
 
 
-def _effective_rows(log_weights: np.ndarray, problem: Problem, near: NextActions) -> float:
-    """Return Kish's effective rows of the whole log."""
-    _, _, rows = mean_and_error(np.exp(log_weights - log_weights.max()), near.episode)
-    return rows * problem.counts.nonterminal / len(near.rows)
+def _effective_rows(log_weights: np.ndarray) -> float:
+    """Return Kish's effective rows of weights with these logarithms."""
+    weights = np.exp(log_weights - log_weights.max())
+    return float(weights.sum() ** 2 / np.sum(weights**2))
 
 
 def _half_range(problem: Problem) -> np.ndarray:
@@ -284,8 +296,9 @@ def overlap_checks(
 def _distance(facts: OverlapFacts) -> Check:
     outside, (_, median, _, far) = facts.distance_outside, facts.distance_quantiles
     finding = (
-        f"At {percent(outside)} of the next states the target acts outside what was logged near them: typically "
-        f"{digits(median)} and at most about {digits(far)} times as far from the log's mean as a logged action."
+        f"At {percent(outside)} of the next states the target acts outside what was logged at like states: its "
+        f"actions lie typically {digits(median)} and at most about {digits(far)} times as far from the mean action "
+        "there as logged ones."
     )
     advice = "Log episodes with the target policy plus noise, or evaluate a policy nearer to the logged one."
     return DISTANCE.check("distance", outside, finding, advice)
@@ -295,17 +308,19 @@ def _nearby(facts: OverlapFacts) -> Check:
     # A density knows better than a Gaussian around a regression, which is all that there is without one.
     rows = facts.nearby_rows if facts.overlap_rows is None else facts.overlap_rows
     finding = (
-        f"The log holds {digits(rows)} nearby rows: effective rows within a fifth of half the action range of the "
-        "target's actions, whatever bandwidth an estimator uses."
+        f"The log holds {digits(rows)} nearby rows: logged actions near enough to the target's to tell what those "
+        "are worth, counted as effective rows."
     )
     advice = "Log more rows near the target's actions, or compare V̂ with a few trials of the target policy."
     return NEARBY.check("nearby_rows", rows, finding, advice, shown=digits)
 
 
 def _rare(share: float) -> Check:
-    where = f"at {percent(share)} of the next states"
-    finding = f"The density calls the target's action rarer than 99 % of the logged ones {where}."
-    advice = "Log more rows near the target's actions, or with more noise, so that they include the target's."
+    finding = (
+        f"At {percent(share)} of the next states the behaviour density makes the target's action rarer than 99 % of "
+        "the logged ones."
+    )
+    advice = "Log more rows near the target's actions, or let the logged controller act with more noise."
     return RARE.check("rare_actions", share, finding, advice)
 
 
@@ -331,8 +346,8 @@ def density_fit(facts: DensityFacts) -> Check:
     finding = "The behaviour density fits the logged actions."
     if wrong:
         finding = (
-            "The behaviour density does not fit the logged actions: mean weights of reference kernels, 1 if it did, "
-            f"are off by factors of up to {digits(1.0 + off)}."
+            f"The behaviour density does not fit the logged actions: some were up to {digits(1.0 + off)} times as "
+            f"{'frequent' if worst > 1.0 else 'rare'} as it says."
         )
     advice = "Use a better density: the probabilities logged with the actions, or one fitted to the log."
     return MISFIT.check("density_fit", off, finding, advice)

@@ -222,8 +222,8 @@ def balance_checks(facts: RatioFacts | None) -> list[Check]:
         "visits."
     )
     balance = (
-        f"On episodes that training hardly saw, what flows into states and out of them differs by {digits(flow)} "
-        "standard deviations beyond chance, for the function that the learned ratio is worst for."
+        "By the learned ratio, as many visits should flow into states as out of them: on episodes that training "
+        f"hardly saw, the two differ by {digits(flow)} standard deviations beyond chance where the ratio is worst."
     )
     advice = "Train for more steps, or use an estimator that learns no ratio (fqe, kmifqe)."
     found = [

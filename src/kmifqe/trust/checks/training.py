@@ -16,7 +16,7 @@ from kmifqe.estimators.base import Estimate, Estimator, bootstrapped, state_of_s
 from kmifqe.io.format import digits, number, percent
 from kmifqe.mdp.problem import Problem
 from kmifqe.mdp.transitions import ROUNDING
-from kmifqe.trust.checks.base import Check, Thresholds
+from kmifqe.trust.checks.base import Check, Reach, Thresholds, half_widths
 from kmifqe.trust.checks.log import in_time_order
 from kmifqe.trust.checks.overlap import NextActions, root_mean_square, whitening
 from kmifqe.trust.influence import ChanceFacts
@@ -239,22 +239,22 @@ def training_checks(estimate: Estimate, arrived: float | None) -> list[Check]:
 
 
 def consistency_checks(
-    td: TdFacts | None, start: StartFacts | None, chance: ChanceFacts | None, half_width: float | None
+    td: TdFacts | None, start: StartFacts | None, chance: ChanceFacts | None, reach: Reach | None
 ) -> list[Check]:
     """Return the checks of whether Q agrees with itself and with the log, each where it was measured.
 
     `td` are TD errors on held-out episodes, `start` along episodes, and `chance` says what least squares would add to
-    V̂ and where the target goes. `half_width` is half the width of V̂'s interval, None where there is no interval.
+    V̂ and where the target goes. `reach` is that of V̂'s interval, None where there is no interval.
     """
     found = []
-    if start is not None and half_width is not None:
-        found.append(_start(start, half_width))
+    if start is not None and reach is not None:
+        found.append(_start(start, reach))
     if td is not None:
         found.append(_held_out(td))
     if chance is not None:
         found.append(_states(chance))
-        if half_width is not None:
-            found.append(_unsolved(chance, half_width))
+        if reach is not None:
+            found.append(_unsolved(chance, reach))
     return found
 
 
@@ -302,7 +302,9 @@ def _ran_away(estimate: Estimate) -> Check | None:
 def _copies(estimate: Estimate, arrived: float) -> Check:
     """Say when the target network was renewed too seldom: a copy contracts by γ, a soft step by 1 − τ(1 − γ)."""
     steps, gamma = f"{estimate.steps:,} steps", f"gamma {estimate.gamma:g}"
-    finding = f"The target copies of {steps} let at most {arrived:.0%} of the value arrive at {gamma}."
+    finding = (
+        f"In {steps} the target network can have passed on at most {arrived:.0%} of the value at {gamma}."
+    )
     advice = "Train for more steps, or renew the target network faster (smaller target_period, larger tau)."
     return ARRIVED.check("target_copies", arrived, finding, advice)
 
@@ -325,41 +327,38 @@ def _moving(estimate: Estimate) -> Check | None:
     return MOVED.check("drift", ratio, finding, advice, shown=digits)
 
 
-def _start(facts: StartFacts, half_width: float) -> Check:
+def _start(facts: StartFacts, reach: Reach) -> Check:
     missed, error = facts.start_td, facts.start_td_error
-    beyond = max(0.0, abs(missed) - SIGNIFICANT * error) / max(half_width, 1e-300)
-    finding = f"Along logged episodes Q misses {missed:+.2g} ± {digits(error)} of what it promises"
-    if START.level(beyond) != "ok":
-        finding += f", where the 95 % interval allows {digits(half_width)}: Q is wrong where episodes begin"
+    finding = (
+        f"Followed along logged episodes, V̂ seems {digits(abs(missed))} ± {digits(error)} too "
+        f"{'low' if missed > 0 else 'high'}; {reach.said}."
+    )
     return START.check(
         "start_td",
-        beyond,
-        f"{finding}.",
+        reach.held_against(max(0.0, abs(missed) - SIGNIFICANT * error)),
+        finding,
         "Train for more steps or with a larger network; more logged episodes help where episodes begin.",
-        shown=lambda x: f"{digits(x)} half-widths beyond chance",
+        shown=lambda x: f"{half_widths(x)} beyond chance",
     )
 
 
-def _unsolved(facts: ChanceFacts, half_width: float) -> Check:
-    ratio = abs(facts.unsolved) / max(half_width, 1e-300)
-    finding = (
-        f"Solved further on the same features, Q would move V̂ by {facts.unsolved:+.2g}, {digits(ratio)} times the "
-        "95 % interval's half-width"
-    )
+def _unsolved(facts: ChanceFacts, reach: Reach) -> Check:
+    ratio = reach.held_against(facts.unsolved)
+    finding = f"By least squares, more training would move V̂ by about {facts.unsolved:+.2g}; {reach.said}"
     finding += (
         ": training stopped too early, or the log is too small for it." if ratio > UNSOLVED.care else "."
     )
     advice = "Train for more steps (--steps, --minutes); if V̂ does not settle, log more rows near the target."
-    return UNSOLVED.check("unsolved", ratio, finding, advice, shown=digits)
+    return UNSOLVED.check("unsolved", ratio, finding, advice, shown=half_widths)
 
 
 def _states(facts: ChanceFacts) -> Check:
     share = facts.negative_visits
     finding = (
-        f"The states that the target would visit can be put together from logged ones, {percent(share)} of the "
-        "visits with the wrong sign"
+        "To weight the logged rows like the target's visits, weights below 0 are needed that make up "
+        f"{percent(share)} of all weight"
     )
-    finding += ": it goes where the log never was." if share > STATES.care else "."
+    finding += ": the target goes where the log never was." if share > STATES.care else "."
     advice = (
         "Log episodes that reach the target's states: with the target plus noise, or from later first states."
     )
@@ -369,7 +368,8 @@ def _states(facts: ChanceFacts) -> Check:
 def _held_out(facts: TdFacts) -> Check:
     ratio = facts.td_rms_held_out / max(facts.td_rms_trained, 1e-300)
     finding = (
-        f"TD errors are {digits(ratio)} times as large on episodes that training hardly saw as on others."
+        f"Q's errors from step to step are {digits(ratio)} times as large on episodes that training hardly saw as on "
+        "others."
     )
     advice = "Log more episodes, or use a smaller network or fewer steps: Q has learned the log by heart."
     return HELD_OUT.check("held_out_td", ratio, finding, advice, shown=digits)

@@ -13,7 +13,7 @@ from kmifqe.estimators.base import Estimate, Estimator, Kernel, action_scale, st
 from kmifqe.io.format import digits, percent
 from kmifqe.maths.kernel import value_bias
 from kmifqe.mdp.problem import Problem
-from kmifqe.trust.checks.base import Check, Thresholds, unjudged
+from kmifqe.trust.checks.base import Check, Reach, Thresholds, half_widths, unjudged
 from kmifqe.trust.checks.overlap import ENOUGH_ROWS, ENOUGH_ROWS_BELOW, MISFIT, SIGNIFICANT, mean_and_error
 from kmifqe.trust.checks.training import LAST
 
@@ -226,22 +226,22 @@ def _outside_share(problem: Problem, targets: np.ndarray, inverse: np.ndarray, h
 
 
 def weight_checks(
-    estimate: Estimate, weights: WeightFacts | None, kernel: KernelFacts | None, half_width: float | None
+    estimate: Estimate, weights: WeightFacts | None, kernel: KernelFacts | None, reach: Reach | None
 ) -> list[Check]:
     """Return the checks of an estimator with a kernel.
 
     The recorded h and mean weight of the `estimate` are judged, and `weights` and `kernel` where they could be
-    measured. `half_width` is half the width of V̂'s interval, None where there is no interval.
+    measured. `reach` is that of V̂'s interval, None where there is no interval.
     """
     found = [_bandwidth(estimate, weights)] if "h" in estimate.infos else []
     if weights is not None:
         outside = 0.0 if kernel is None else kernel.kernel_outside
         found += [_rows(weights), _mean_weight(weights, 1.0 - outside)]
-        found += [_cut_off(weights, half_width), _floor(weights), *_flat_weights(estimate, weights)]
+        found += [_cut_off(weights, reach), _floor(weights), *_flat_weights(estimate, weights)]
     if kernel is not None:
         found += [_outside(kernel), _metric(kernel)]
-        if half_width is not None:
-            found.append(_bias(kernel, half_width))
+        if reach is not None:
+            found.append(_bias(kernel, reach))
     return found
 
 
@@ -263,7 +263,7 @@ def _flat_weights(estimate: Estimate, weights: WeightFacts) -> list[Check]:
 
 def _rows(facts: WeightFacts) -> Check:
     rows = facts.raw_effective_rows
-    finding = f"Before the clip, the weights leave {digits(rows)} effective rows of {facts.rows:,}."
+    finding = f"Before they are clipped, the weights leave {digits(rows)} effective rows of {facts.rows:,}."
     advice = "Log more rows near the target's actions; a larger bandwidth uses more rows at the price of more bias."
     return ROWS.check("effective_rows", rows, finding, advice, shown="{:.0f}".format)
 
@@ -293,25 +293,27 @@ def _mean_weight(facts: WeightFacts, expected: float) -> Check:
     )
 
 
-def _cut_off(facts: WeightFacts, half_width: float | None) -> Check:
+def _cut_off(facts: WeightFacts, reach: Reach | None) -> Check:
     """Judge the upper clip by what it costs: how far it moves V̂."""
     largest = "infinity" if facts.clip[1] is None else digits(facts.clip[1])
     rows, cut_off = percent(facts.clipped_high), percent(facts.weight_cut_off)
     finding = f"The clip at {largest} holds {rows} of the rows down and takes {cut_off} of all weight"
-    advice = "Raise the upper clip, or log more rows near the target's actions, which makes weights smaller."
-    if facts.clip_bias is None or half_width is None:
+    advice = (
+        "Raise the second number of --set clip=0.001,10, or log more rows near the target's actions, which makes "
+        "weights smaller."
+    )
+    if facts.clip_bias is None or reach is None:
         thresholds = unjudged("without a Q or an interval nobody knows what the clip costs")
         return thresholds.check("clipped_high", 0.0, f"{finding}.", advice, threshold="none")
-    ratio = abs(facts.clip_bias) / max(half_width, 1e-30)
-    finding += f", which moves V̂ by about {facts.clip_bias:+.2g}, "
-    finding += f"{digits(ratio)} times the 95 % interval's half-width."
-    return CUT_OFF.check("clipped_high", ratio, finding, advice, shown=digits)
+    finding += f", which moves V̂ by about {facts.clip_bias:+.2g}; {reach.said}."
+    ratio = reach.held_against(facts.clip_bias)
+    return CUT_OFF.check("clipped_high", ratio, finding, advice, shown=half_widths)
 
 
 def _floor(facts: WeightFacts) -> Check:
     rows, held = percent(facts.clipped_low), percent(facts.floor_weight_share)
     finding = f"{rows} of the rows sit at the least weight, {facts.clip[0]:g}, and hold {held} of all weight."
-    advice = "Log more rows near the target's actions, or lower the least weight of the clip."
+    advice = "Log more rows near the target's actions, or lower the first number of --set clip=0.001,10."
     return FLOOR.check("clipped_low", facts.floor_weight_share, finding, advice)
 
 
@@ -337,18 +339,17 @@ def _metric(facts: KernelFacts) -> Check:
     return unjudged(reason).check("metric", median, finding, "", threshold="none")
 
 
-def _bias(facts: KernelFacts, half_width: float) -> Check:
+def _bias(facts: KernelFacts, reach: Reach) -> Check:
     """Judge the bias that is in V̂, or, where it was subtracted, how far that moved V̂."""
     removed = facts.bias_removed
-    ratio = abs(facts.kernel_bias if removed is None else removed) / max(half_width, 1e-30)
-    half_widths = f"{digits(ratio)} times the 95 % interval's half-width."
+    ratio = reach.held_against(facts.kernel_bias if removed is None else removed)
     if removed is None:
-        finding = f"Smoothing over nearby actions moves V̂ by about {facts.kernel_bias:+.2g}, {half_widths}"
+        finding = f"Averaging over nearby actions moves V̂ by about {facts.kernel_bias:+.2g}; {reach.said}."
         advice = "Use kmifqe, which subtracts the bias, or log more rows near the target's actions."
-        return KERNEL_BIAS.check("kernel_bias", ratio, finding, advice, shown=digits)
-    finding = f"Removing the kernel's bias moved V̂ by {removed:+.2g}, {half_widths}"
+        return KERNEL_BIAS.check("kernel_bias", ratio, finding, advice, shown=half_widths)
+    finding = f"To correct for averaging over nearby actions V̂ was moved by {removed:+.2g}; {reach.said}."
     advice = "Compare V̂ with fqe, which has no kernel, or log more rows near the target's actions."
-    return BIAS_REMOVED.check("bias_removed", ratio, finding, advice, shown=digits)
+    return BIAS_REMOVED.check("bias_removed", ratio, finding, advice, shown=half_widths)
 
 
 def _bandwidth(estimate: Estimate, weights: WeightFacts | None) -> Check:
@@ -361,14 +362,17 @@ def _bandwidth(estimate: Estimate, weights: WeightFacts | None) -> Check:
     bounds = None if weights is None else weights.bandwidth_bounds
     if bounds is not None and not bounds[0] * 1.01 < end < bounds[1] / 1.01:
         finding = f"The bandwidth ended at its bound, {digits(end)} half action ranges: no optimum was found."
-        advice = "Log more rows near the target's actions, or set the bandwidth yourself, for example to 0.2."
+        advice = (
+            "Log more rows near the target's actions, or set the bandwidth yourself (--set bandwidth=0.2)."
+        )
         at_bound, threshold = unjudged(BANDWIDTH_MOVED.reason), f"care at {bounds[0]:g} or {bounds[1]:g}"
         return at_bound.check("bandwidth", end, finding, advice, level="care", threshold=threshold)
     widest = None if weights is None else weights.widest_bandwidth
     at_widest = widest is not None and end > widest / 1.05
     allowed = ", the widest that the log's actions allow," if at_widest else ","
     finding = (
-        f"The bandwidth, {digits(end)} half ranges{allowed} moved by {percent(moved)} over the last quarter."
+        f"The bandwidth, {digits(end)} half ranges{allowed} moved by {percent(moved)} over the last quarter of the "
+        "steps."
     )
     advice = "Train for more steps, until the bandwidth stays where it is."
     return BANDWIDTH_MOVED.check("bandwidth", moved, finding, advice)
