@@ -163,6 +163,43 @@ def test_constant_rewards_are_worth_themselves_where_weights_add_up_to_one(kind:
     assert answer(kind, problem).value == pytest.approx(7.0, rel=1e-5)
 
 
+def lengths_log(last: np.ndarray, cut: np.ndarray, reward: float) -> Transitions:
+    """Return episodes that end after step `last`, or are cut after step `cut` if that is sooner; normal actions."""
+    lengths = np.minimum(last, cut) + 1
+    ends, is_last = np.zeros(lengths.sum(), bool), np.zeros(lengths.sum(), bool)
+    is_last[np.cumsum(lengths) - 1] = True
+    ends[np.cumsum(lengths) - 1] = last <= cut
+    actions = np.random.default_rng(1).normal(0.0, 1.0, (len(ends), 1))
+    states = np.zeros((len(ends), 1))
+    rewards = np.full(len(ends), reward)
+    return Transitions.from_arrays(states, actions, rewards, ends, is_last & ~ends, states)
+
+
+def test_episodes_cut_at_different_lengths_leave_constant_rewards_as_they_are() -> None:
+    """The narrow target makes products of 60 ratios e⁻²⁰⁰ as large as those of episodes that were cut at once."""
+    log = lengths_log(np.full(40, 1_000), np.arange(40) * 3 // 2, 7.0)
+    behavior = LinearGaussian(np.zeros((1, 1)), np.ones(1))
+    target = GaussianLinearPolicy(make_world().policy, LinearGaussian(np.zeros((1, 1)), np.full(1, 0.3)))
+    problem = Problem.build(log, target, behavior, 0.9, trajectories=True, draws=1)
+    for kind in ("wis", "wpdis"):
+        assert answer(kind, problem).value == pytest.approx(7.0, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_cuts_at_random_do_not_make_ends_seem_more_frequent(kind: str) -> None:
+    """Every step is the last with a chance of 0.2; two in five episodes are cut before they end."""
+    rng, gamma = np.random.default_rng(0), 0.9
+    log = lengths_log(rng.geometric(0.2, 4_000) - 1, rng.integers(0, 8, 4_000), 1.0)
+    behavior = LinearGaussian(np.zeros((1, 1)), np.ones(1))
+    target = GaussianLinearPolicy(make_world().policy, behavior)
+    problem = Problem.build(log, target, behavior, gamma, trajectories=True, draws=1)
+    found = answer(kind, problem)
+    error = float(found.infos["standard_error"][0, 0])
+    # What was seen of eight steps stands for the rest, and here it is no guess: all steps are alike.
+    assert abs(found.value - (1.0 - gamma) / (1.0 - 0.8 * gamma)) < STANDARD_ERRORS * error
+    assert error < 0.01
+
+
 def test_bootstrap_replicates_spread_like_the_standard_error() -> None:
     problem, _ = deterministic(0.5, 8)
     replicates = fit(estimator_with("wpdis"), problem, seeds=40, bootstrap=True, steps=1_000)

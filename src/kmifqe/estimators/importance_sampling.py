@@ -94,15 +94,17 @@ def per_decision(
     `log_ratio` the logarithm of each step's ratio, `e` the episodes' own weights, `gamma` the discount.
     """
     log_product = jnp.cumsum(log_ratio, axis=1)
-    known = steps.known * e[:, None]
-    relative = known * jnp.exp(log_product - jnp.max(jnp.where(known > 0, log_product, -jnp.inf), axis=0))
+    known = e[:, None] * steps.standing(e)
+    # The product of an episode that was cut before may be far beyond all that are known: e^(…) of it is infinite.
+    log_known = jnp.where(known > 0, log_product, -jnp.inf)
+    relative = known * jnp.exp(log_known - jnp.max(log_known, axis=0))
     count, total = jnp.sum(known, axis=0), jnp.maximum(jnp.sum(relative, axis=0), 1e-30)
     is_recent = config.ratios == "recent"
     is_normalized = config.self_normalized and not is_recent
     if is_normalized:
         share = relative / total
     else:
-        kept = _kept_log_product(steps, log_product, e, config.window) if is_recent else log_product
+        kept = _kept_log_product(steps, log_product, known, config.window) if is_recent else log_product
         share = known * jnp.exp(jnp.minimum(kept, LARGEST)) / count  # adds up to the mean weight
     discounts = (1.0 - gamma) * gamma ** jnp.arange(steps.there.shape[1])
     rewards = jnp.sum(share * steps.rewards, axis=0)
@@ -123,8 +125,10 @@ def per_decision(
     )
 
 
-def _kept_log_product(steps: Steps, log_product: Array, e: Array, window: int) -> Array:
+def _kept_log_product(steps: Steps, log_product: Array, known: Array, window: int) -> Array:
     """Return, for every step, the logarithm of the product of those last ratios that its reward keeps.
+
+    `known` is what each episode counts at each step (`Steps.standing`).
 
     E[ρ₀:ₜ r] = E[B r] + Cov(A, B r), where B is the product of the last k ratios and A that of those before, whose
     mean is 1. Leaving the covariance out makes a bias and saves variance: of all k up to `window` the one with the
@@ -140,8 +144,8 @@ def _kept_log_product(steps: Steps, log_product: Array, e: Array, window: int) -
         left_out = jnp.maximum(t + 1 - jnp.arange(window + 1), 0)  # how many of the first ratios are dropped
         log_a = before[:, left_out]
         log_b = log_product[:, t][:, None] - log_a
-        known = (steps.known[:, t] * e)[:, None]
-        shares = known / jnp.maximum(jnp.sum(known), 1e-30)
+        counts = known[:, t][:, None]
+        shares = counts / jnp.maximum(jnp.sum(counts), 1e-30)
         a, b = jnp.exp(jnp.minimum(log_a, LARGEST)), jnp.exp(jnp.minimum(log_b, LARGEST))
         kept = b * steps.rewards[:, t][:, None]
         centred = kept - jnp.sum(shares * kept, axis=0)
@@ -167,9 +171,13 @@ def trajectory_wise(
         if config.self_normalized
         else e * jnp.exp(jnp.minimum(log_product, LARGEST)) / jnp.sum(e)
     )
-    discounts = (1.0 - gamma) * gamma ** jnp.arange(steps.there.shape[1])
-    returns = jnp.sum(discounts * steps.rewards, axis=1)
-    seen = jnp.where(steps.ended, 1.0, 1.0 - gamma ** jnp.sum(steps.there, axis=1))
+    horizon = steps.there.shape[1]
+    discounts = (1.0 - gamma) * gamma ** jnp.arange(horizon)
+    standing = steps.standing(e)
+    returns = jnp.sum(discounts * standing * steps.rewards, axis=1)
+    seen = jnp.sum(discounts * standing, axis=1) + gamma**horizon * jnp.where(
+        steps.ended, standing[:, -1], 0.0
+    )
     covered = jnp.sum(relative / total * seen)
     value = jnp.sum(weights * returns) / covered
     centre = weights * seen * value if config.self_normalized else e / jnp.sum(e) * value * covered
@@ -178,7 +186,7 @@ def trajectory_wise(
         influence=(weights * returns - centre) / covered,
         effective_episodes=effective_sample_size(relative),
         largest_share=jnp.max(relative) / total,
-        unseen=1.0 - covered,
+        unseen=jnp.maximum(1.0 - covered, 0.0),
         mean_weight=jnp.sum(weights),
     )
 

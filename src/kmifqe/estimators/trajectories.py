@@ -35,16 +35,26 @@ class Steps(NamedTuple):
     )  # ‖a − π̃(s)‖² in half action ranges; None for a stochastic target
 
     @property
-    def known(self) -> Bool[Array, "m horizon"]:
-        """Whether an episode's reward at this time is known: it is 0 after an end, and unknown after a cut."""
-        return self.there | self.ended[:, None]
-
-    @property
     def goes_on(self) -> Bool[Array, "m horizon"]:
         """Whether an episode is known to go on after this step."""
         last = jnp.sum(self.there, axis=1) - 1
         is_end = self.ended[:, None] & (jnp.arange(self.there.shape[1]) == last[:, None])
         return self.there & ~is_end
+
+    def standing(self, e: Float[Array, " m"]) -> Float[Array, "m horizon"]:
+        """Return for how many episodes each stands at each time; 0 where its reward is not known.
+
+        A reward is 0 after an end, and unknown after a cut. Episodes that were cut are not like those that are known
+        for longer, because an end is known for good: so those that still went on at a cut stand for the ones that
+        were cut there, 1/G of them with G the share that no cut has met (Kaplan and Meier, 1958). `e` are the
+        episodes' own weights. Where every episode ends or is as long as the others it stands for itself alone.
+        """
+        going_on = jnp.sum(e[:, None] * self.goes_on, axis=0)[:-1]
+        not_cut = jnp.sum(e[:, None] * self.there, axis=0)[1:]
+        uncut = jnp.concatenate([jnp.ones(1), jnp.cumprod(not_cut / jnp.maximum(going_on, 1e-30))])
+        last = jnp.sum(self.there, axis=1, keepdims=True) - 1
+        at = jnp.minimum(jnp.arange(len(uncut)), last)  # after an end it stands for as many as at the end
+        return jnp.where(self.there | self.ended[:, None], 1.0 / uncut[at], 0.0)
 
 
 def check_trajectories(name: str, problem: Problem) -> None:

@@ -19,7 +19,9 @@ from kmifqe.trust.checks.overlap import (
     next_actions,
     overlap_checks,
     overlap_facts,
+    target_density,
 )
+from kmifqe.worlds.stochastic_lqr import stochastic_target
 
 VARIED = [(21, 1, 60, 15), (22, 2, 150, 20), (23, 4, 300, 20)]  # seed, action dimensions, episodes, length
 every_size = pytest.mark.parametrize("seed, d, episodes, length", VARIED)
@@ -90,6 +92,18 @@ def test_too_large_and_too_small_weights_count_alike():
 def test_a_density_that_cannot_be_checked_asks_for_care():
     unknown = misfit([0.2], [0.01], rows=5)
     assert (unknown.level, unknown.value) == ("care", None)
+
+
+@pytest.mark.parametrize("factor", [1.0, 2.0])
+def test_a_target_whose_density_is_twice_too_large_is_named(factor):
+    world = world_of(0)
+    target, _ = stochastic_target(world, world.behavior_std)
+    log = log_of(world, 0, 80, 15)
+    problem = Problem.build(log, target, world.behavior, world.gamma, draws=1)
+    problem = replace(problem, log_pi=problem.log_pi + np.log(factor))
+    check = target_density(*density_of(problem).target_ratio)
+    assert check.level == ("ok" if factor == 1.0 else "bad")
+    assert check.value == pytest.approx(factor - 1.0, abs=0.3)
 
 
 @pytest.mark.parametrize("d", [1, 3])

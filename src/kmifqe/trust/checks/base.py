@@ -18,7 +18,7 @@ Level = Literal["ok", "care", "bad"]
 ORDER = (
     *("diverged", "ran_away", "row_order", "lost_digits", "misplaced_rows", "copied_rows"),
     *("reward_range", "cut_values", "time_limit", "reset_states", "reward_shift", "unexplained_ends"),
-    *("flat_weights", "clipped_actions", "density_fit"),
+    *("flat_weights", "clipped_actions", "density_fit", "target_density"),
     *("distance", "state_coverage", "rare_actions", "nearby_rows", "effective_rows", "mean_weight"),
     *("ratio_visits", "ratio_balance", "smoothed_ratio"),
     *("effective_episodes", "largest_weight", "unseen_steps"),

@@ -91,6 +91,8 @@ class DensityFacts(msgspec.Struct, frozen=True, kw_only=True):
     reference_weights: list[float]
     reference_errors: list[float]  # standard errors, with whole episodes as units
     reference_rows: list[float]  # effective rows behind each mean
+    # Mean, standard error and effective rows of a stochastic target's ratios π(a'|s')/μ(a'|s'); None without one.
+    target_ratio: tuple[float, float, float] | None = None
 
 
 class NextActions(NamedTuple):
@@ -166,7 +168,13 @@ def density_facts(problem: Problem, near: NextActions) -> DensityFacts:
         log_phi = np.sum(-0.5 * z**2 - np.log(width * mass) - 0.5 * np.log(2.0 * np.pi), axis=1)
         tests.append(mean_and_error(np.exp(np.minimum(log_phi - log_mu, 80.0)), near.episode))
     means, errors, rows = (list(column) for column in zip(*tests))
-    return DensityFacts(reference_weights=means, reference_errors=errors, reference_rows=rows)
+    target_ratio = None
+    if problem.log_pi is not None:
+        log_ratio = np.asarray(problem.log_pi[near.rows], np.float64) - log_mu
+        target_ratio = mean_and_error(np.exp(np.minimum(log_ratio, 80.0)), near.episode)
+    return DensityFacts(
+        reference_weights=means, reference_errors=errors, reference_rows=rows, target_ratio=target_ratio
+    )
 
 
 def mean_and_error(weights: np.ndarray, episode: np.ndarray) -> tuple[float, float, float]:
@@ -290,6 +298,8 @@ def overlap_checks(
             found.append(_rare(overlap.density_outside))
     if uses_density and density is not None:
         found.append(density_fit(density))
+        if density.target_ratio is not None:
+            found.append(target_density(*density.target_ratio))
     return found
 
 
@@ -351,3 +361,20 @@ def density_fit(facts: DensityFacts) -> Check:
         )
     advice = "Use a better density: the probabilities logged with the actions, or one fitted to the log."
     return MISFIT.check("density_fit", off, finding, advice)
+
+
+def target_density(mean: float, error: float, rows: float) -> Check:
+    """Return the check of the `mean` of a stochastic target's ratios, with its standard error and effective rows."""
+    enough = rows >= (ENOUGH_ROWS if mean > 1.0 else ENOUGH_ROWS_BELOW)
+    is_off = enough and abs(mean - 1.0) > SIGNIFICANT * error
+    off = max(mean, 1.0 / max(mean, 1e-30)) - 1.0 if is_off else 0.0
+    judged = ": no sign of a wrong density" if enough else "; over so few effective rows that proves nothing"
+    finding = (
+        f"The target's ratios π/μ average {digits(mean)} over the logged actions, where 1 is right"
+        f"{'' if is_off else judged}."
+    )
+    advice = (
+        "See whether the policy's log_prob is the density of the actions that are logged, in their units and "
+        "before or after they were cut to the box as they were logged, and whether the behaviour density is theirs."
+    )
+    return MISFIT.check("target_density", off, finding, advice)
