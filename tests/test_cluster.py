@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from functools import partial
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 import kmifqe
 from kmifqe import ranking
 from kmifqe.cli.app import with_ray_address
-from kmifqe.cluster import Cluster, Job
+from kmifqe.cluster import Cluster, Job, connect
 from kmifqe.errors import InputError
 from kmifqe.experiments.drive import make_records
 from kmifqe.experiments.records import Record, made_here, read_record
@@ -122,6 +123,18 @@ class Stopper(Watch):
 
     def is_told(self):
         return self._told
+
+
+@pytest.mark.parametrize("is_named_by", ["option", "RAY_ADDRESS"])
+def test_an_address_where_nothing_listens_is_refused_at_once(monkeypatch, is_named_by):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("Ray would try for minutes"))
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(InputError, match=address), connect(address if is_named_by == "option" else "auto"):
+        pass
 
 
 def test_a_task_that_no_node_has_room_for_is_refused(cluster):

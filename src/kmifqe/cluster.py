@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -31,6 +32,7 @@ from kmifqe.store.checkpoints import SAVE_SECONDS, Interrupted
 HERE = "auto"  # the address that stands for: the cluster of RAY_ADDRESS, one that runs here, or a new one
 RETRIES = 20  # of a task whose process or node was lost
 POLL_SECONDS = 0.2
+ANSWER_SECONDS = 5.0  # for a head node to take a connection; Ray itself would try for many minutes
 BASE_BYTES = 2**30  # of a worker besides its data: Python, the libraries and the compiler
 WORKING_STATES = 3  # sizes of the networks' state that a program holds at most
 
@@ -342,14 +344,19 @@ def connect(
     is_ours = not ray.is_initialized()
     if is_ours:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent to anybody
+        chosen = None if address in ("", HERE) else address
+        address = chosen or os.environ.get("RAY_ADDRESS") or HERE
         try:
+            _refuse_silent(address)
             ray.init(
-                address=None if address in ("", HERE) else address,
+                address=chosen,
                 logging_level=logging.ERROR,
                 log_to_driver=False,
                 namespace="kmifqe",
             )
-        except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
+            # Ray prints a paragraph on stdout for every lost worker, whatever it is told above; the watch says it.
+            ray._private.worker._worker_logs_enabled = False
+        except (OSError, OverflowError, ValueError, RuntimeError) as error:
             raise InputError(
                 f"--ray {shown(address)}: no Ray cluster answers there ({shown(error)}); expected the address of a "
                 "head node, such as 10.0.0.1:6379 or ray://host:10001, or no address for this machine"
@@ -358,7 +365,15 @@ def connect(
         yield Cluster(save_seconds, stop_asked)
     finally:
         if is_ours:
+            ray._private.worker._worker_logs_enabled = True
             ray.shutdown()
+
+
+def _refuse_silent(address: str) -> None:
+    """Raise OSError where `address` names a host and a port, and nothing takes a connection there."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
 
 
 def packed(problem: Problem) -> Problem:

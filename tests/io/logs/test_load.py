@@ -48,6 +48,29 @@ def test_a_files_last_row_ends_an_episode(tmp_path, encoded):
     assert log.n_episodes == 7
 
 
+@pytest.mark.parametrize("evidence", ["next_observations", "episode"])
+def test_an_episode_that_goes_on_in_the_next_file_is_refused(tmp_path, evidence):
+    n = 12
+    fields = {
+        "observations": np.arange(n, dtype=np.float32)[:, None],
+        "actions": np.zeros((n, 1), np.float32),
+        "rewards": np.zeros(n),
+        "terminals": np.zeros(n, bool),
+        "timeouts": np.arange(n) % 6 == 5,
+    }
+    told = {"next_observations": fields["observations"] + 1, "episode": np.arange(n) // 6}
+    fields[evidence] = told[evidence]
+
+    def load(cut: int) -> Transitions:
+        for number, rows in enumerate((slice(0, cut), slice(cut, n))):
+            np.savez(tmp_path / f"{number}.npz", **{name: array[rows] for name, array in fields.items()})
+        return load_dataset(tmp_path, cache=False)
+
+    assert load(6).n_episodes == 2
+    with pytest.raises(InputError, match=r"1\.npz: goes on with the episode at the end of .*0\.npz"):
+        load(8)
+
+
 def test_files_of_different_layouts_are_refused(tmp_path, log, encoded):
     save_dataset(log, tmp_path / "a.npz")
     fields = {field: array for field, array in encoded.items() if field != "action_log_probs"}

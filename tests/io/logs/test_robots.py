@@ -92,8 +92,15 @@ def test_done_that_some_episodes_lack_is_believed(tmp_path):
 
 def test_a_lost_frame_is_refused(tmp_path):
     f = {name: np.delete(array, 4, axis=0) for name, array in arrays().items()}
-    with pytest.raises(InputError, match="frame_index goes from 0 to 2 at row 4, inside episode 1"):
+    with pytest.raises(InputError, match="frame_index is 2 at row 4, of episode 1"):
         load_dataset(write(tmp_path / "episodes.parquet", f), max_episode_steps=0, cache=False)
+
+
+@pytest.mark.parametrize("rows", [slice(1, None), slice(5, None)], ids=["log", "second file of an episode"])
+def test_an_episode_that_begins_in_its_middle_is_refused(tmp_path, rows):
+    f = {name: array[rows] for name, array in arrays().items()}
+    with pytest.raises(InputError, match="frame_index"):
+        load_dataset(write(tmp_path / "file-001.parquet", f), max_episode_steps=0, cache=False)
 
 
 def rlds(steps: int, state: str) -> dict[str, np.ndarray]:
@@ -121,6 +128,16 @@ def test_rlds_steps_become_transitions(tmp_path, state):
     np.testing.assert_array_equal(found.terminated, np.arange(8) == 3)
     np.testing.assert_array_equal(found.truncated, np.arange(8) == 7)
     assert found.has_next_state.all()
+
+
+def test_the_action_of_an_rlds_last_step_may_be_null_and_no_other(tmp_path):
+    f = rlds(4, "observation")
+    actions = [None if last else action for last, action in zip(f["is_last"], f["action"].tolist())]
+    found = load_dataset(write(tmp_path / "steps.parquet", f | {"action": actions}), cache=False)
+    np.testing.assert_array_equal(found.actions, f["action"][~f["is_last"]])
+    actions[2] = None
+    with pytest.raises(InputError, match=r"actions .* row 2"):
+        load_dataset(write(tmp_path / "steps.parquet", f | {"action": actions}), cache=False)
 
 
 def test_rlds_with_half_an_episode_is_refused(tmp_path):

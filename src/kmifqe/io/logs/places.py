@@ -96,7 +96,7 @@ def _minari_dataset(identity: str) -> Path:
         try:
             from minari import download_dataset
         except ImportError as error:
-            raise InputError(f"minari:{identity}: needs minari; pip install 'kmifqe[minari]'") from error
+            raise InputError(f"minari:{identity}: needs minari; pip install 'kmifqe[minari,hub]'") from error
         try:
             download_dataset(identity)
         except Exception as error:  # as above: whatever a network library raises

@@ -163,15 +163,19 @@ def _columns_from_files(
         _check_same_layout(layouts[0], files[0].name, layout, file.name)
     layout = replace(layouts[0], rows=sum(layout.rows for layout in layouts))
     columns = empty_columns(layout, name, allocate)
-    start = 0
+    start, before = 0, None
     for file, layout in zip(files, layouts):
-        _fill_from(file, columns, slice(start, start + layout.rows), check_finite)
+        is_marked = _fill_from(file, columns, slice(start, start + layout.rows), check_finite)
+        if before is not None:
+            _refuse_split_episode(before, file, columns, start)
         start += layout.rows
+        before = None if is_marked else file
     columns.ends_may_be_cuts = ends_may_be_cuts(files, columns.terminated, columns.cut)
     return columns
 
 
-def _fill_from(file: FlatFile, columns: Columns, rows: slice, check_finite: bool) -> None:
+def _fill_from(file: FlatFile, columns: Columns, rows: slice, check_finite: bool) -> bool:
+    """Write a file's values into its rows; return whether a flag marks its last row as an episode's last."""
     numbers = {
         "observations": columns.states,
         "actions": columns.actions,
@@ -189,9 +193,31 @@ def _fill_from(file: FlatFile, columns: Columns, rows: slice, check_finite: bool
     cut = columns.cut[rows]
     if "timeouts" in file.headers:
         fill_flags(cut, file.pieces("timeouts"), "timeouts", file.name)
+    is_marked = bool(columns.terminated[rows][-1] or cut[-1])
     if "episode" in file.headers:
         _cut_between_ids(columns.terminated[rows], cut, file)
     cut[-1] = True
+    return is_marked
+
+
+def _refuse_split_episode(file: FlatFile, following: FlatFile, columns: Columns, row: int) -> None:
+    """Refuse an episode that goes on from one file to the next: what follows would count as a first state.
+
+    `row` is the first of the `following` file; no flag marks the end of `file`. An episode's number that both files
+    hold says so only where a missing flag says something: each file may count its episodes anew.
+    """
+    goes_on = columns.next_states is not None and np.array_equal(
+        columns.next_states[row - 1], columns.states[row]
+    )
+    if not goes_on and {"episode", "timeouts"} <= set(file.headers):
+        *_, (_, last) = file.pieces("episode")
+        _, first = next(iter(following.pieces("episode")))
+        goes_on = last.flat[-1] == first.flat[0]
+    if goes_on:
+        raise InputError(
+            f"{following.name}: goes on with the episode at the end of {file.name}, which no flag ends; expected "
+            "whole episodes in every file (write them into one, or set timeouts where an episode was cut)"
+        )
 
 
 def _cut_between_ids(terminated: np.ndarray, cut: np.ndarray, file: FlatFile) -> None:

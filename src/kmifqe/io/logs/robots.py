@@ -57,14 +57,15 @@ class LeRobotFile(TableFile):
             del self.headers["frame"]
 
     def _check_frames(self) -> None:
-        """Refuse frames out of order or lost: a frame's successor must be the next row."""
+        """Refuse frames out of order or lost, and episodes that begin in the middle: the first row starts one."""
         frames, episodes = (_whole(self, field, np.int64) for field in ("frame", "episode"))
-        jumps = (np.diff(frames) != 1) & (np.diff(episodes) == 0)
-        if jumps.any():
-            row = int(np.argmax(jumps)) + 1
+        follows = np.diff(episodes, prepend=episodes[:1] - 1) == 0
+        expected = np.where(follows, np.roll(frames, 1) + 1, 0)
+        if (frames != expected).any():
+            row = int(np.argmax(frames != expected))
             raise InputError(
-                f"{self.name}: frame_index goes from {frames[row - 1]} to {frames[row]} at row {row}, inside "
-                f"episode {episodes[row]}; expected frames in time order, none missing"
+                f"{self.name}: frame_index is {frames[row]} at row {row}, of episode {episodes[row]}; expected "
+                f"{expected[row]}: frames in time order, none missing, and whole episodes in every file"
             )
 
 
@@ -72,7 +73,8 @@ class RldsFile:
     """RLDS steps, one a row (a FlatFile). An episode's last step holds a state alone, and makes no row of a log."""
 
     def __init__(self, path: Path, *, parquet: bool) -> None:
-        self._table = TableFile(path, parquet=parquet, aliases=RLDS)
+        undefined = ("actions", "rewards", "action_log_probs")  # on a last step
+        self._table = TableFile(path, parquet=parquet, aliases=RLDS, nullable=undefined)
         self.name = self._table.name
         self._last = _whole(self._table, "last", np.bool_)
         self._terminal = _whole(self._table, "terminals", np.bool_)

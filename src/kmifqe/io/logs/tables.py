@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +31,19 @@ def import_pyarrow(name: str) -> Any:
 class TableFile:
     """A Parquet or Arrow (IPC file or stream) table (a FlatFile).
 
-    `aliases` are the names that its fields may have, by default D4RL's; with None no field is looked for.
+    `aliases` are the names that its fields may have, by default D4RL's; with None no field is looked for. A null in a
+    field of `nullable` is read as NaN, by default where no next state was logged; in another field it is refused.
     """
 
     def __init__(
-        self, path: Path, *, parquet: bool, aliases: Mapping[str, tuple[str, ...]] | None = ALIASES
+        self,
+        path: Path,
+        *,
+        parquet: bool,
+        aliases: Mapping[str, tuple[str, ...]] | None = ALIASES,
+        nullable: Collection[str] = ("next_observations",),
     ) -> None:
-        self.path = path
+        self.path, self._nullable = path, nullable
         self.name = str(path)
         self._pa = import_pyarrow(self.name)
         self._errors = (
@@ -143,7 +149,7 @@ class TableFile:
     def _values(self, array: Any, field: str, width: int, first_row: int) -> np.ndarray:
         absent, where = np.zeros(len(array), bool), f"{self.name}: {field}"
         if array.null_count:
-            if field != "next_observations":
+            if field not in self._nullable:
                 row = first_row + int(np.argmax(array.is_null().to_numpy(zero_copy_only=False)))
                 raise InputError(f"{where} holds {array.null_count:,} nulls, first at row {row}")
             absent = array.is_null().to_numpy(zero_copy_only=False)
