@@ -111,8 +111,7 @@ def _command(command: Any, path: str) -> list[str]:
     lines = [f"## {path}", "", *_paragraphs(command.help or ""), ""]
     parameters = [each for each in command.get_params(context) if not getattr(each, "hidden", False)]
     if not getattr(command, "commands", None):
-        words = [_argument(each) for each in parameters if each.param_type_name == "argument"]
-        lines += ["```", " ".join([path, "[OPTIONS]", *words]), "```", ""]
+        lines += ["```", " ".join([path, *command.collect_usage_pieces(context)]), "```", ""]
     rows = [_row(each, context) for each in parameters if each.name != "help"]
     if rows:
         lines += ["| argument or option | meaning | default |", "| --- | --- | --- |", *rows, ""]

@@ -82,6 +82,11 @@ class _Plain:
 class PlainCommand(_Plain, TyperCommand):
     """A command with plain help."""
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return what the line of usage names after the command."""
+        arguments = [each for each in self.params if each.param_type_name == "argument"]
+        return ["[OPTIONS]", *(str(each.metavar or each.name).upper() for each in arguments)]
+
 
 class PlainGroup(_Plain, TyperGroup):
     """A group of commands with plain help."""
