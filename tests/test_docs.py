@@ -134,6 +134,18 @@ def test_a_site_opened_from_the_disk_can_be_searched(site):
         assert not [event for event in browser.events if event["method"] == "Runtime.exceptionThrown"]
 
 
+def test_nothing_is_wider_than_a_phone_on_the_pages_with_equations(site):
+    binary = find_chromium()
+    if binary is None:
+        pytest.skip("no chromium on this machine; tools/install_chromium.sh installs Debian's")
+    with Chromium(binary) as browser:
+        browser.size(390, 844, mobile=True)
+        for page in [site / "concepts" / "method.html", *sorted((site / "estimators").glob("*.html"))]:
+            browser.call("Page.navigate", url=page.as_uri())
+            browser.until("document.readyState === 'complete'")
+            assert browser.js("document.documentElement.scrollWidth") == 390, page.name
+
+
 def test_a_broken_link_anchor_or_picture_fails_the_build(tmp_path):
     (tmp_path / "docs").mkdir()
     (tmp_path / "mkdocs.yml").write_text(

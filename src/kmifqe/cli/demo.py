@@ -46,7 +46,8 @@ def demo(
         found = demo_problem(DEMO, seed)
     trial, truth, behavior = found.trial, found.truth, found.behavior_value
     for line in (
-        f"Log:            {trial.transitions}",
+        f"Log:            {trial.transitions.name}: {len(trial.transitions):,} steps in "
+        f"{trial.transitions.n_episodes:,} episodes",
         f"Target policy:  V = {truth.value:.3f} ± {truth.standard_error:.3f} over {truth.episodes:,} episodes; "
         f"{trial.truth:.3f} from the logged first states (exact)",
         f"Behaviour:      V = {behavior.value:.3f} ± {behavior.standard_error:.3f}",
