@@ -3,7 +3,7 @@
     python benchmarks/family.py prepare RECORDS                    # Hopper's log and the truths that are measured
     python benchmarks/family.py run RECORDS --processes 16         # one record a problem, estimator and log
     python benchmarks/family.py table RECORDS --out experiments/results/family.json
-    python benchmarks/family.py table experiments/results/family.json    # the tables of docs/estimators/family.md
+    python benchmarks/family.py table experiments/results/family.json    # the tables of docs/evidence/family.md
 
 `run` goes on where the folder ends, so that it can be stopped and given in pieces (`--problems`, `--estimators`).
 An estimator that refuses a problem stands there with its refusal.

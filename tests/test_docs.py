@@ -134,6 +134,18 @@ def test_a_site_opened_from_the_disk_can_be_searched(site):
         assert not [event for event in browser.events if event["method"] == "Runtime.exceptionThrown"]
 
 
+def test_nothing_is_wider_than_a_phone_on_the_pages_with_equations(site):
+    binary = find_chromium()
+    if binary is None:
+        pytest.skip("no chromium on this machine; tools/install_chromium.sh installs Debian's")
+    with Chromium(binary) as browser:
+        browser.size(390, 844, mobile=True)
+        for page in [site / "concepts" / "method.html", *sorted((site / "estimators").glob("*.html"))]:
+            browser.call("Page.navigate", url=page.as_uri())
+            browser.until("document.readyState === 'complete'")
+            assert browser.js("document.documentElement.scrollWidth") == 390, page.name
+
+
 def test_a_broken_link_anchor_or_picture_fails_the_build(tmp_path):
     (tmp_path / "docs").mkdir()
     (tmp_path / "mkdocs.yml").write_text(
@@ -153,6 +165,36 @@ def test_anchors_that_the_readme_links_to_exist():
     for target, anchor in linked:
         headings = re.findall(r"^#+ (.*)$", (ROOT / target).read_text(encoding="utf-8"), re.MULTILINE)
         assert anchor in {slugify(heading, "-") for heading in headings}, f"{target} has no #{anchor}"
+
+
+def test_the_readme_says_of_table_1_what_its_records_show():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "evidence" / "reproduction.md").read_text(encoding="utf-8")
+    found = {
+        name: re.search(rf"<!-- records: {name} -->(.*?)<!-- end of records -->", page, re.DOTALL).group(1)
+        for name in ("score small", "errors fast")
+    }
+    level = re.search(r"from it, on (\d+) of (\d+) rows", found["score small"]).groups()
+    assert level == re.search(r"of it, on (\d+) of (\d+) rows", readme).groups()
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in found["errors fast"].split("\n")
+        if "|" in line
+    ]
+    methods = ["KMIFQE-paper", "FQE-paper", "SR-DICE"]
+    nearest = []
+    for row in rows:
+        if row[1] == "population":
+            errors = {method: float(row[rows[0].index(method)].split()[0]) for method in methods}
+            nearest.append(min(errors, key=errors.__getitem__))
+    said = re.search(
+        r"KMIFQE is the nearest of three on (\d+) of (\d+), FQE on (\d+), SR-DICE on (\d+)", readme
+    )
+    assert [int(each) for each in said.groups()] == [
+        nearest.count(methods[0]),
+        len(nearest),
+        *map(nearest.count, methods[1:]),
+    ]
 
 
 def test_every_reason_has_a_section_that_says_what_to_do():

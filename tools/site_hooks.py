@@ -7,7 +7,7 @@ import html
 import json
 import re
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -21,7 +21,6 @@ SCHEMAS = {
     "result.json": "src/kmifqe/report/result.schema.json",
     "ranking.json": "src/kmifqe/report/ranking.schema.json",
 }
-WORDS = {"STR": "TEXT", "INT": "INTEGER"}  # names of types, as the manual of a command line writes them
 EQUATION = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 COMMANDS, FIELDS = "<!-- every command -->", "<!-- every schema -->"
 
@@ -112,8 +111,7 @@ def _command(command: Any, path: str) -> list[str]:
     lines = [f"## {path}", "", *_paragraphs(command.help or ""), ""]
     parameters = [each for each in command.get_params(context) if not getattr(each, "hidden", False)]
     if not getattr(command, "commands", None):
-        words = [_argument(each) for each in parameters if each.param_type_name == "argument"]
-        lines += ["```", " ".join([path, "[OPTIONS]", *words]), "```", ""]
+        lines += ["```", " ".join([path, *command.collect_usage_pieces(context)]), "```", ""]
     rows = [_row(each, context) for each in parameters if each.name != "help"]
     if rows:
         lines += ["| argument or option | meaning | default |", "| --- | --- | --- |", *rows, ""]
@@ -145,7 +143,7 @@ def _row(parameter: Any, context: Any) -> str:
         names = f"`{_argument(parameter)}`"
     else:
         flags = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
-        names = flags if parameter.is_flag else f"{flags} {_type(parameter)}"
+        names = flags if parameter.is_flag else f"{flags} `{parameter.metavar}`"
     default = parameter.show_default if isinstance(parameter.show_default, str) else parameter.default
     if parameter.required:
         default = "required"
@@ -155,26 +153,6 @@ def _row(parameter: Any, context: Any) -> str:
         default = "on"
     cells = (names, _plain(" ".join((parameter.help or "").split())), _plain(str(default)))
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
-
-
-def _type(parameter: Any) -> str:
-    """Return what an option takes, in capitals, or its choices.
-
-    Older versions of typer have click's types, newer ones the annotation.
-    """
-    if parameter.metavar:
-        return f"`{parameter.metavar}`"
-    clicked = getattr(parameter, "type", None)
-    if clicked is not None:
-        choices, name = getattr(clicked, "choices", ()), clicked.name
-    else:
-        annotation = parameter.type_descriptor.annotation
-        inner = get_args(annotation) if get_origin(annotation) is list else (annotation,)
-        choices, name = get_args(inner[0]), getattr(inner[0], "__name__", "text")
-    if choices:
-        return " or ".join(f"`{getattr(each, 'value', each)}`" for each in choices)
-    name = name.upper().removesuffix(" RANGE")
-    return f"`{WORDS.get(name, name)}`"
 
 
 def _plain(text: str) -> str:

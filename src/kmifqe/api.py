@@ -501,7 +501,12 @@ def behavior_name(behavior: object) -> str:
 
 def announce(problem: Problem, watch: Watch) -> None:
     """Say to `watch` how large `problem` is, and where it will run."""
-    watch.say(repr(problem))
+    rows = problem.counts
+    watch.say(
+        f"{rows.used:,} of {rows.logged:,} rows are used, in {rows.episodes:,} episodes; {rows.in_sample:,} have a "
+        f"logged next action; {problem.state_dim} state and {problem.action_dim} action dimensions"
+        f"{'; mapped from disk' if problem.mapped_bytes else ''}"
+    )
     watch.say(f"running on {device_name()}")
     if problem.is_on_host:
         held = size(problem.host_bytes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
@@ -51,3 +52,16 @@ def test_help_names_the_version_and_the_completion() -> None:
 def test_a_shell_completes_commands_and_options(typed: str, offered: str) -> None:
     words = {"COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1)}
     assert offered in quick(_KMIFQE_COMPLETE="complete_bash", **words).split()
+
+
+def test_help_says_what_an_option_takes_and_that_a_switch_takes_nothing() -> None:
+    told = quick("dataset", "inspect", "--help")
+    assert re.search(r"--json +Print", told)
+    assert re.search(r"--gamma +FLOAT +Discount", told)
+    assert re.search(r"--max-episode-steps +INTEGER \[x>=0\] +The", told)
+
+
+def test_help_fills_the_lines_of_a_paragraph() -> None:
+    told = quick("cache", "list", "--help")
+    assert "The variable KMIFQE_CACHE_GIB sets" in " ".join(told.split())
+    assert not re.search(r"^ KMIFQE_CACHE_GIB *$", told, re.MULTILINE)

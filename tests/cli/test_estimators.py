@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 
 from typer.testing import CliRunner
 
 from kmifqe.cli.app import app
 from kmifqe.estimators import entries
+from kmifqe.estimators.registry import make_estimator
 
 
 def test_every_estimator_is_listed_with_what_it_needs(kmifqe_command):
@@ -28,6 +30,17 @@ def test_one_estimator_is_told_with_its_settings(kmifqe_command):
     assert "exponent = 1.5" in out
     assert "docs/estimators/dice.md" in out
     assert kmifqe_command("estimators", "no-such").code == 2
+
+
+def test_every_default_is_shown_as_it_can_be_set(kmifqe_command):
+    for entry in entries():
+        shown = re.findall(
+            r"^  (\w+) = ([^(\n]+)$", kmifqe_command("estimators", entry.name).out, re.MULTILINE
+        )
+        if shown:
+            settings = [f"{field}={value}" for field, value in shown]
+            estimator = make_estimator(entry.name, "fast", settings)
+            assert all(getattr(estimator.config, field) == getattr(entry.config, field) for field, _ in shown)
 
 
 def test_the_list_cuts_no_word_in_eighty_columns():

@@ -7,11 +7,13 @@ import os
 import re
 import sys
 import warnings
-from typing import Annotated, Any
+from enum import Enum
+from typing import Annotated, Any, get_args, get_origin
 
 import typer
 from rich.console import Console
 from rich.markup import escape
+from typer.core import TyperCommand, TyperGroup
 
 from kmifqe import __version__
 from kmifqe.cli import (
@@ -46,25 +48,91 @@ def _root(
     """What is this continuous-action policy worth, judged only from logs of another controller?"""
 
 
+class _Plain:
+    """Help as a reader of a command line expects it, whatever the version of typer.
+
+    An option says what it takes in capitals, a switch takes nothing, and a paragraph is as wide as the terminal.
+    """
+
+    help: str | None
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters, each option with the name of what it takes."""
+        found = super().get_params(ctx)  # type: ignore[misc]
+        for each in found:
+            if each.param_type_name == "option" and each.metavar is None:
+                each.metavar = "" if each.is_flag else _taken(each)
+        return found
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help for `ctx` with `formatter`, with the registry's names in place of `{estimators}`."""
+        self.help = "\n\n".join(" ".join(each.split()) for each in (self.help or "").split("\n\n"))
+        asking = [
+            each for each in self.get_params(ctx) if evaluate.ESTIMATORS in (getattr(each, "help", "") or "")
+        ]
+        if asking:
+            from kmifqe.estimators.registry import all_entries  # with it comes JAX
+
+            names = ", ".join(entry.name for entry in all_entries())
+            for each in asking:
+                each.help = each.help.replace(evaluate.ESTIMATORS, names)
+        super().format_help(ctx, formatter)  # type: ignore[misc]
+
+
+class PlainCommand(_Plain, TyperCommand):
+    """A command with plain help."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return what the line of usage names after the command."""
+        arguments = [each for each in self.params if each.param_type_name == "argument"]
+        return ["[OPTIONS]", *(str(each.metavar or each.name).upper() for each in arguments)]
+
+
+class PlainGroup(_Plain, TyperGroup):
+    """A group of commands with plain help."""
+
+
+def _taken(option: Any) -> str:
+    """Return what an option takes, in capitals, or its choices. Older versions of typer have click's types."""
+    clicked = getattr(option, "type", None)
+    if clicked is not None:
+        choices, name = getattr(clicked, "choices", ()), clicked.name
+    else:
+        annotation = option.type_descriptor.annotation
+        inner = get_args(annotation) if get_origin(annotation) is list else (annotation,)
+        choices, name = inner[0] if issubclass(inner[0], Enum) else (), inner[0].__name__
+    if choices:
+        return "|".join(str(getattr(each, "value", each)) for each in choices)
+    name = name.upper().removesuffix(" RANGE")
+    return {"STR": "TEXT", "INT": "INTEGER"}.get(name, name)
+
+
 app = typer.Typer(
     name="kmifqe",
+    cls=PlainGroup,
     callback=_root,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-app.command("example")(example.example)
-app.command("demo")(demo.demo)
-app.command("evaluate", cls=evaluate.NamesEstimators)(evaluate.evaluate)
-app.command("estimators")(estimators.estimators)
-app.command("resume")(evaluate.resume)
-app.command("rank", cls=evaluate.NamesEstimators)(rank.rank)
-app.command("report")(report.report)
-app.command("reproduce")(reproduce.reproduce)
-app.add_typer(dataset.app, name="dataset")
-app.add_typer(cache.app, name="cache")
-app.add_typer(study.app, name="study")
-worlds.register(app)
+JUDGE, LOGS, PAPER = "Judge policies", "Logs and tasks", "The paper and the studies"
+app.command("example", rich_help_panel=JUDGE)(example.example)
+app.command("demo", rich_help_panel=JUDGE)(demo.demo)
+app.command("evaluate", rich_help_panel=JUDGE)(evaluate.evaluate)
+app.command("report", rich_help_panel=JUDGE)(report.report)
+app.command("resume", rich_help_panel=JUDGE)(evaluate.resume)
+app.command("rank", rich_help_panel=JUDGE)(rank.rank)
+app.command("estimators", rich_help_panel=JUDGE)(estimators.estimators)
+app.add_typer(dataset.app, name="dataset", rich_help_panel=LOGS)
+app.add_typer(cache.app, name="cache", rich_help_panel=LOGS)
+worlds.register(app, LOGS)
+app.command("reproduce", rich_help_panel=PAPER)(reproduce.reproduce)
+app.add_typer(study.app, name="study", rich_help_panel=PAPER)
+for level in [app, dataset.app, cache.app, study.app]:
+    for registered in level.registered_commands:
+        registered.cls = PlainCommand
+for group in app.registered_groups:
+    group.cls = PlainGroup
 # What `--ray` takes for an address: the parser knows no option whose value may be left out.
 RAY_ADDRESS = re.compile(r"auto|local|ray://\S+|\S+:\d+")
 # XLA's words for a lack of memory, and the system's for a library that found no room.

@@ -32,8 +32,8 @@ Config = Annotated[
     typer.Option(
         "--config",
         metavar="FILE.toml",
-        help="Take options from this file, by their long names: gamma = 0.9, estimator = ['kmifqe', 'fqe']. What is "
-        "given on the command line wins (docs/reference/config.md).",
+        help="Take options from this file: a line for each, by its long name without the dashes, such as "
+        "force = true. What is given on the command line wins (docs/reference/config.md).",
         show_default=False,
         is_eager=True,
         expose_value=False,

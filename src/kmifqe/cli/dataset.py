@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from kmifqe.cli.config import Config
-from kmifqe.errors import printable
+from kmifqe.errors import InputError, printable
 from kmifqe.io.format import number
 from kmifqe.io.logs.load import load_dataset
 from kmifqe.io.logs.save import refuse_target, save_dataset
@@ -21,6 +21,13 @@ from kmifqe.mdp.transitions import Transitions
 
 if TYPE_CHECKING:
     from kmifqe.io.logs.summary import DatasetSummary, Spread
+
+# What is said of the log's own densities.
+DENSITIES = {
+    "none": "none",
+    "total": "one number per row",
+    "per dimension": "one number per action dimension",
+}
 
 app = typer.Typer(help="Look at a log before trusting it, and change its format.", no_args_is_help=True)
 
@@ -58,7 +65,7 @@ def _inspect(
     max_episode_steps: MaxEpisodeSteps = None,
     no_cache: NoCache = False,
     gamma: Annotated[
-        float, typer.Option(min=0.0, max=0.999999, help="Discount of the logged controller's value.")
+        float, typer.Option(help="Discount of the logged controller's value, 0 <= gamma < 1.")
     ] = 0.99,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     config_file: Config = None,
@@ -69,6 +76,8 @@ def _inspect(
     """
     from kmifqe.io.logs.summary import inspect  # with it comes scipy, which --help does without
 
+    if not 0.0 <= gamma < 1.0:
+        raise InputError(f"gamma is {gamma}; expected 0 <= gamma < 1")
     log = load_dataset(data, max_episode_steps=max_episode_steps, check_finite=False, cache=not no_cache)
     summary = inspect(log)
     if as_json:
@@ -112,7 +121,7 @@ def _convert(
 
 def _print_each(console: Console, label: str, sentences: tuple[str, ...]) -> None:
     for sentence in sentences:
-        console.print(f"{label} {escape(sentence)}", highlight=False)
+        console.print(f"{label} {escape(sentence)}", highlight=False, soft_wrap=True)
 
 
 def _worth(log: Transitions, gamma: float) -> str:
@@ -127,7 +136,8 @@ def _worth(log: Transitions, gamma: float) -> str:
     found = logged_value(returns, LEVEL)
     size = max(abs(found.low), abs(found.high))
     between = f"{number(found.low, size)} … {number(found.high, size)}"
-    return f"{number(found.value, size)} per step, (1 − γ) Σ γᵗ r with γ = {gamma:g} ({LEVEL:.0%} interval {between})"
+    known = f"{number(found.value, size)} per step, (1 − γ) Σ γᵗ r with γ = {gamma:g}"
+    return f"{known} ({100 * LEVEL:g} % interval {between})"
 
 
 def _overview(summary: DatasetSummary, worth: str) -> Table:
@@ -142,14 +152,16 @@ def _overview(summary: DatasetSummary, worth: str) -> Table:
         "rewards": _spread(summary.rewards),
         "returns": _spread(summary.returns),
         "logged controller": worth,
-        "on a bound": f"{summary.rows_on_bound:,} rows ({summary.rows_on_bound / summary.transitions:.2%})",
+        "actions on a bound": f"{summary.rows_on_bound:,} rows ({summary.rows_on_bound / summary.transitions:.2%})",
         "NaN": _counts(summary.nan),
         "infinity": _counts(summary.infinite),
-        "constant": "; ".join(f"{what} {', '.join(map(str, held))}" for what, held in constants if held)
+        "constant columns": "; ".join(
+            f"{what} {', '.join(map(str, held))}" for what, held in constants if held
+        )
         or "none",
-        "unusable in-sample": _counts(summary.unusable),
+        "unused by KMIFQE": _counts(summary.unusable),
         "no next state": f"{summary.no_next_state:,} rows",
-        "logged densities": summary.logged_densities,
+        "logged densities": DENSITIES[summary.logged_densities],
     }
     for label, text in rows.items():
         table.add_row(label, text)

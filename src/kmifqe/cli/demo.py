@@ -19,9 +19,11 @@ def demo(
     ),
     seeds: Annotated[int, typer.Option(min=1, help="Networks per estimator, trained side by side.")] = 4,
     minutes: Annotated[
-        float, typer.Option(help="Time that training may take; the sizes of the fits follow from it.")
+        float, typer.Option(help="Minutes that training may take; the sizes of the fits follow from them.")
     ] = 2.0,
-    seed: Annotated[int, typer.Option(help="Of the log that is collected.")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Seed of the log that is collected: the same seed gives the same log.")
+    ] = 0,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier run in the directory.")] = False,
     config_file: Config = None,
 ) -> None:
@@ -44,7 +46,8 @@ def demo(
         found = demo_problem(DEMO, seed)
     trial, truth, behavior = found.trial, found.truth, found.behavior_value
     for line in (
-        f"Log:            {trial.transitions}",
+        f"Log:            {trial.transitions.name}: {len(trial.transitions):,} steps in "
+        f"{trial.transitions.n_episodes:,} episodes",
         f"Target policy:  V = {truth.value:.3f} ± {truth.standard_error:.3f} over {truth.episodes:,} episodes; "
         f"{trial.truth:.3f} from the logged first states (exact)",
         f"Behaviour:      V = {behavior.value:.3f} ± {behavior.standard_error:.3f}",

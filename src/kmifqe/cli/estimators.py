@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -26,6 +26,7 @@ def estimators(
     """
     from kmifqe.estimators.base import config_dict  # with the estimators comes JAX, which --help does without
     from kmifqe.estimators.registry import EstimatorEntry, entries, entry_named
+    from kmifqe.estimators.sizing import TYPICAL, fit_size
     from kmifqe.io.serialize import plain, to_json
 
     def described(entry: EstimatorEntry) -> dict[str, object]:
@@ -61,6 +62,20 @@ def estimators(
         if not isinstance(value, dict):
             text = ", ".join(value) if isinstance(value, list) else str(value)
             console.print(f"{field.replace('_', ' ')}: {text or 'nothing'}", highlight=False, markup=False)
+    entry = chosen[0]
+    settings = config_dict(entry.config)
+    if not settings:
+        console.print("settings: none of its own", highlight=False)
+        return
     console.print("settings, each with its default (--set FIELD=VALUE):", highlight=False)
-    for field, value in config_dict(chosen[0].config).items():
-        console.print(f"  {field} = {value}", highlight=False, markup=False)
+    by_size = {} if entry.sized is None else entry.sized(fit_size(TYPICAL))
+    for field, value in settings.items():
+        default = "(follows from the size of the log)" if field in by_size else _written(value)
+        console.print(f"  {field} = {default}", highlight=False, markup=False)
+
+
+def _written(value: Any) -> str:
+    """Return the value of a setting as `--set` takes it."""
+    if isinstance(value, list | tuple):
+        return ",".join(map(_written, value))
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
-from typer.core import TyperCommand
 
 from kmifqe.cli.config import Config
 from kmifqe.cli.dataset import Data, MaxEpisodeSteps, NoCache
@@ -51,20 +50,6 @@ SAVE_SECONDS = 30.0
 ESTIMATORS = "{estimators}"  # the registry's names, put in when the help is shown: with them comes JAX
 
 
-class NamesEstimators(TyperCommand):
-    """A command whose help names the estimators of the registry, also those that other packages bring."""
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help for `ctx` with `formatter`, with the names of the registry in place of `{estimators}`."""
-        from kmifqe.estimators.registry import all_entries
-
-        names = ", ".join(entry.name for entry in all_entries())
-        for parameter in self.params:
-            if getattr(parameter, "help", None):
-                parameter.help = parameter.help.replace(ESTIMATORS, names)  # type: ignore[attr-defined]
-        super().format_help(ctx, formatter)
-
-
 Behavior = Annotated[
     str | None,
     typer.Option(
@@ -78,8 +63,8 @@ Behavior = Annotated[
 Minutes = Annotated[
     float | None,
     typer.Option(
-        help="Time for the evaluation: a first estimate, then the largest fit that the time allows. Another --preset "
-        "than default, or --steps, fixes the sizes instead.",
+        help="Minutes for the evaluation: a first estimate, then the largest fit that the time allows. Another "
+        "--preset than default, or --steps, fixes the sizes instead.",
         show_default="10 on a CPU, 3 on a GPU",
     ),
 ]
@@ -152,21 +137,28 @@ def evaluate(
         ),
     ] = None,
     seeds: Annotated[
-        int, typer.Option(min=1, help="How many seeds, trained side by side; an interval needs about 10.")
+        int,
+        typer.Option(
+            min=1,
+            help="How many networks of each estimator are trained, side by side; an interval needs about 10.",
+        ),
     ] = 10,
     bootstrap: Annotated[
         bool,
         typer.Option(
-            help="Give every seed its own weights of the log's episodes, for an interval that tells of the "
-            "finite log; without, seeds differ by training only and there is no interval."
+            help="Let every network weight the log's episodes in its own way, so that the interval counts what "
+            "another log would change; without it there is no interval."
         ),
     ] = True,
-    level: Annotated[float, typer.Option(help="Of the interval: how often it should hold the truth.")] = 0.95,
+    level: Annotated[
+        float, typer.Option(help="How often the interval should hold the true value, between 0 and 1.")
+    ] = 0.95,
     accept: Accept = None,
     fail_on: Annotated[
         FailOn | None,
         typer.Option(
-            help=f"End with exit code {FAILED} where the verdict is 'do not use', or not 'trustworthy'.",
+            help=f"End with exit code {FAILED} where the verdict is 'do not use' (do-not-use), or where it is not "
+            "'trustworthy' (care).",
             show_default=False,
         ),
     ] = None,
@@ -191,8 +183,9 @@ def evaluate(
         list[str] | None,
         typer.Option(
             "--set",
-            help="Any field of an estimator's config, e.g. --set target_period=250 --set clip=0.001,10 "
-            "--set fqe.inputs=standardized; repeat for several.",
+            metavar="FIELD=VALUE",
+            help="A setting of all estimators that have it, such as hidden=32, or of one, such as fqe.hidden=32; "
+            "`kmifqe estimators NAME` lists the fields. Repeat for several.",
             show_default=False,
         ),
     ] = None,
@@ -286,7 +279,8 @@ def resume(
     minutes: Annotated[
         float | None,
         typer.Option(
-            help="More time: a larger fit follows, if it has room in it.", show_default="as the run began"
+            help="Minutes for the evaluation from here on: the largest fit that they allow follows.",
+            show_default="as many as the run began with",
         ),
     ] = None,
     ray: Ray = None,

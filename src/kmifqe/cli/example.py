@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -56,9 +57,11 @@ def example(
         save_dataset(log, log_path, overwrite=force)
         policy.save(policy_path)
     truth = world.value_from(log.states[log.first_rows])
+    named = [escape(printable(shlex.quote(str(path)))) for path in (log_path, policy_path)]
     for line in (
         f"written: {escape(printable(str(log_path)))} and {escape(printable(str(policy_path)))}",
         f"The policy's true value from the logged first states is {truth:.3f} per step, with "
         f"gamma {world.gamma:g}.",
+        f"Judge it by: kmifqe evaluate {named[0]} --policy {named[1]}",
     ):
         Console().print(line, highlight=False, soft_wrap=True)

@@ -28,7 +28,8 @@ def rank(
     policy: Annotated[
         list[str],
         typer.Option(
-            help="A policy, as of `kmifqe evaluate`, or a pattern such as 'checkpoints/*.zip' in quotes; repeat.",
+            help="A policy, as of `kmifqe evaluate`, or a pattern such as 'checkpoints/*.zip' in quotes; repeat "
+            "for several.",
             show_default=False,
         ),
     ],
@@ -51,7 +52,11 @@ def rank(
         ),
     ] = None,
     seeds: Annotated[
-        int, typer.Option(min=2, help="How many networks the policies get that may be the best.")
+        int,
+        typer.Option(
+            min=2,
+            help="How many networks of each estimator the policies get that may be the best; the others get four.",
+        ),
     ] = 10,
     minutes: Annotated[
         float | None,
@@ -61,18 +66,25 @@ def rank(
             show_default="20 on a CPU, 6 on a GPU",
         ),
     ] = None,
-    level: Annotated[float, typer.Option(help="Of all intervals: how often they should hold.")] = 0.95,
+    level: Annotated[
+        float, typer.Option(help="How often each interval should hold the true value, between 0 and 1.")
+    ] = 0.95,
     accept: Accept = None,
     stochastic: Stochastic = False,
     steps: Annotated[
         int | None,
         typer.Option(min=1, help="Training steps of every estimator.", show_default="the preset's"),
     ] = None,
-    preset: Annotated[str, typer.Option(help="Settings, as of `kmifqe evaluate`.")] = "default",
+    preset: Annotated[
+        str, typer.Option(help="A named set of settings, as of `kmifqe evaluate`.")
+    ] = "default",
     setting: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", help="Any field of an estimator's config, as of `kmifqe evaluate`.", show_default=False
+            "--set",
+            metavar="FIELD=VALUE",
+            help="A setting of the estimators, as of `kmifqe evaluate`; repeat for several.",
+            show_default=False,
         ),
     ] = None,
     policy_normalization: Annotated[

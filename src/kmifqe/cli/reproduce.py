@@ -41,9 +41,7 @@ def reproduce(
     ] = False,
     results: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR", help="Root of the records. Default: experiments/results.", show_default=False
-        ),
+        typer.Option(metavar="DIR", help="Root of the records.", show_default="experiments/results"),
     ] = None,
     work: Annotated[
         Path, typer.Option(metavar="DIR", help="Logs, truths and other large files; a folder per preset.")
@@ -66,7 +64,7 @@ def reproduce(
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="Processes that step environments. Default: all cores.", show_default=False),
+        typer.Option(min=1, help="Processes that step environments.", show_default="one per core"),
     ] = None,
     prefetch: Annotated[
         bool, typer.Option(help="Collect the next row's data while this one is learned from.")

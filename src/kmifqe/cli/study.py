@@ -83,7 +83,7 @@ def collect(
     half: HalfName = None,
     policies: Policies = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes side by side. Default: all cores.")
+        int | None, typer.Option(min=1, help="Processes side by side.", show_default="one per core")
     ] = None,
     config_file: Config = None,
 ) -> None:

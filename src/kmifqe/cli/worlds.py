@@ -28,28 +28,28 @@ if TYPE_CHECKING:
     from kmifqe.worlds.gym_truth import Truth
 
 ENV_HELP = "A Gymnasium id with Box observations and actions: Pendulum-v1, Hopper-v4, module:Task-v0."
-STATISTICS_HELP = "Statistics of the wrapper that standardised the policy's input, or none."
+STATISTICS_HELP = "Statistics the policy's inputs were normalised with (VecNormalize), or 'none'."
 NOISE_HELP = "Standard deviation of Gaussian noise in half action ranges; or one per dimension, with commas."
 SHARE_HELP = "Share of uniform actions, 0 to 1; or one per dimension, with commas."
-WORKERS_HELP = "Processes that step environments; the result does not depend on it. Default: all cores."
+WORKERS_HELP = "Processes that step environments; the result does not depend on how many."
 
 Env = Annotated[str, typer.Argument(metavar="ENV", help=ENV_HELP, show_default=False)]
 PolicyName = Annotated[str, Option("--policy", help="A policy file, or module:function.", show_default=False)]
 Normalization = Annotated[
     str | None,
-    Option("--policy-normalization", "--normalization", help=STATISTICS_HELP, show_default=False),
+    Option("--policy-normalization", help=STATISTICS_HELP, show_default=False),
 ]
 Noise = Annotated[str, Option(metavar="STD", help=NOISE_HELP)]
 UniformShare = Annotated[str, Option(metavar="SHARE", help=SHARE_HELP)]
 Seed = Annotated[int, Option(min=0, help="The same seed gives the same result.")]
-Workers = Annotated[int | None, Option(min=1, help=WORKERS_HELP)]
+Workers = Annotated[int | None, Option(min=1, help=WORKERS_HELP, show_default="one per core")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the three commands to the root command."""
-    app.command("collect")(_collect)
-    app.command("truth")(_truth)
-    app.command("train")(_train)
+def register(app: typer.Typer, panel: str | None = None) -> None:
+    """Add the three commands to the root command, whose help lists them under the heading `panel`."""
+    app.command("collect", rich_help_panel=panel)(_collect)
+    app.command("truth", rich_help_panel=panel)(_truth)
+    app.command("train", rich_help_panel=panel)(_train)
 
 
 def _collect(
@@ -59,11 +59,18 @@ def _collect(
     transitions: Annotated[int, Option("-n", "--transitions", min=1, help="Steps to log.")] = 1_000_000,
     uniform_share: UniformShare = "0",
     envs: Annotated[
-        int | None, Option(min=1, help="Environments side by side. Default: by -n and the time limit, to 64.")
+        int | None,
+        Option(
+            min=1,
+            help="Environments side by side.",
+            show_default="transitions / (10 × the time limit), at least 1 and at most 64",
+        ),
     ] = None,
     workers: Workers = None,
     seed: Seed = 0,
-    out: Annotated[Path | None, Option(metavar="FILE.hdf5", help="Default: ENV.hdf5.")] = None,
+    out: Annotated[
+        Path | None, Option(metavar="FILE.hdf5", help="The log to write.", show_default="ENV.hdf5")
+    ] = None,
     normalization: Normalization = None,
     force: Annotated[bool, Option("--force", help="Replace the file if it exists.")] = False,
     config_file: Config = None,
@@ -142,13 +149,20 @@ def _train(
     workers: Workers = None,
     seed: Seed = 0,
     hidden: Annotated[str, Option(help="Widths of the hidden layers, with commas.")] = "256,256",
-    learning_rate: Annotated[float, Option(help="Adam's, for all networks.")] = 3e-4,
+    learning_rate: Annotated[float, Option(help="Adam's learning rate, for all networks.")] = 3e-4,
     batch: Annotated[int, Option(min=1, help="Transitions per update.")] = 256,
-    gamma: Annotated[float, Option(help="The learner's discount.")] = 0.99,
+    gamma: Annotated[float, Option(help="Discount of the learner, 0 <= gamma < 1.")] = 0.99,
     warmup: Annotated[
-        int | None, Option(min=1, help="Steps of uniform actions first. Default: steps / 20, at most 25,000.")
+        int | None,
+        Option(
+            min=1,
+            help="Steps of uniform actions at the beginning.",
+            show_default="steps / 20, at most 25,000",
+        ),
     ] = None,
-    eval_every: Annotated[int | None, Option(min=1, help="Steps per checkpoint. Default: steps/100.")] = None,
+    eval_every: Annotated[
+        int | None, Option(min=1, help="Steps per checkpoint.", show_default="steps / 100")
+    ] = None,
     eval_episodes: Annotated[int, Option(min=1, help="Episodes per checkpoint.")] = 10,
     choice_episodes: Annotated[int, Option(min=1, help="Episodes per finalist at the end.")] = 100,
     replay: Annotated[int, Option(min=1, help="Transitions kept to learn from.")] = 1_000_000,

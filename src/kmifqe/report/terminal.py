@@ -33,8 +33,13 @@ COLOURS = {"trustworthy": "green", "use with care": "yellow", "do not use": "red
 
 
 def verdict_lines(verdicts: Mapping[str, Verdict]) -> list[str]:
-    """Return lines of markup for a terminal: every estimator's verdict, and its weightiest reasons below it."""
-    return [line for name, verdict in verdicts.items() for line in _verdict_lines(name, verdict)]
+    """Return lines of markup for a terminal: every verdict that has reasons, and the weightiest of these below it."""
+    return [
+        line
+        for name, verdict in verdicts.items()
+        if verdict.reasons
+        for line in _verdict_lines(name, verdict)
+    ]
 
 
 def _verdict_lines(name: str, verdict: Verdict) -> list[str]:
