@@ -21,7 +21,7 @@ from kmifqe.budget import evaluate_within, first_sample, make_budget
 from kmifqe.cluster import Cluster, connect
 from kmifqe.errors import InputError, shown
 from kmifqe.estimators import Estimator, Progress, make_estimator
-from kmifqe.estimators.fit import make_plan
+from kmifqe.estimators.fit import make_plan, seeds_of
 from kmifqe.estimators.registry import (
     DEFAULT,
     check_settings,
@@ -136,6 +136,7 @@ def evaluate(
     watch = default_watch() if watch is None else watch
     check_level(level)
     check_accepted(accept)
+    all_seeds = seeds_of(seeds)
     budget = make_budget(minutes, preset, steps, estimators)
     make = partial(make_estimators, estimators, preset, settings, steps, stochastic=stochastic)
     made = make(behavior, TYPICAL)  # refuses wrong names and settings before anything is read
@@ -209,8 +210,7 @@ def evaluate(
         judge_sample = partial(judge, logged_returns=sample_returns, shared=Shared())
         if budget is None:
             made = make(behavior, size_of(problem))
-            return judge_log(problem, made, question, steps=[steps] * len(made), seeds=seeds)[0]
-        all_seeds = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
+            return judge_log(problem, made, question, steps=[steps] * len(made), seeds=all_seeds)[0]
 
         def judge_rung(
             problem: Problem, rung: Rung, made: Sequence[Estimator], part: str, note: str

@@ -40,7 +40,7 @@ from kmifqe.budget import FOR_A_RANKING, default_minutes, size_note, size_within
 from kmifqe.cluster import Cluster, Job, connect, memory_of, packed
 from kmifqe.errors import InputError, shown
 from kmifqe.estimators import Estimate, Estimator
-from kmifqe.estimators.fit import make_plan, state_shapes
+from kmifqe.estimators.fit import make_plan, seeds_of, state_shapes
 from kmifqe.estimators.forecast import policies_at_once
 from kmifqe.estimators.registry import DEFAULT
 from kmifqe.estimators.sizing import TYPICAL, size_of
@@ -160,7 +160,7 @@ def rank(
     make = partial(make_estimators, tuple(estimators), preset, settings, steps, stochastic=stochastic)
     made = make(behavior, TYPICAL)  # refuses wrong names and settings before anything is read
     check_targets(made, stochastic)
-    all_seeds = tuple(range(seeds)) if isinstance(seeds, int) else tuple(int(seed) for seed in seeds)
+    all_seeds = seeds_of(seeds)
     if not min(rough, len(all_seeds)) >= 2:
         raise InputError(
             f"there are {len(all_seeds)} seeds, {rough} of them at first; expected at least 2: without a spread over "

@@ -154,3 +154,11 @@ def test_every_option_can_be_given_in_a_file(path, tmp_path):
         file.write_text(f"{key} = {value}")
         (found,) = read_config(file, context)
         assert found == parameter.name
+
+
+def test_a_file_that_the_parser_would_take_minutes_for_is_refused(kmifqe_command, tmp_path):
+    path = tmp_path / "dots.toml"
+    path.write_text(".".join("a" * 50_000) + " = 1")
+    outcome = kmifqe_command("evaluate", "--config", path)
+    assert outcome.code == 2
+    assert "dots.toml" in outcome.err

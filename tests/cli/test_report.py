@@ -143,3 +143,13 @@ def test_no_device_is_started(tmp_path):
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert (run / "report.html").exists()
+
+
+def test_one_file_cannot_be_page_and_table(kmifqe_command, tmp_path):
+    run, page = small_run(tmp_path / "run"), tmp_path / "page"
+    for options in (
+        ["--out", page, "--csv", page],
+        ["--csv", page, "--latex", tmp_path / "run" / ".." / "page"],
+    ):
+        assert kmifqe_command("report", run, *options).code == 2
+        assert not page.exists()

@@ -163,3 +163,18 @@ def test_the_study_of_faults_counts_and_does_not_run_twice(kmifqe_command, tmp_p
     assert kmifqe_command("study", "faults", *where).code == 0
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "records").iterdir()} == before
     assert kmifqe_command("study", "faults", "--preset", "huge").code == 2
+
+
+@pytest.mark.parametrize(
+    "name", ["coverage.json", "coverage.png", "verdicts.json", "faults.json", "differences.json"]
+)
+def test_a_file_that_no_study_wrote_is_not_replaced(kmifqe_command, tmp_path, no_fits, name):
+    (tmp_path / name).write_text('{"mine": 1}')
+    command = name.partition(".")[0]
+    outcome = kmifqe_command(
+        "study", command, "--preset", "smoke", "--out", tmp_path, "--records", tmp_path / "records"
+    )
+    assert outcome.code == 2
+    assert name in outcome.err
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_text() == '{"mine": 1}'

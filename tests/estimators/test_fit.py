@@ -17,9 +17,9 @@ from kmifqe.io.serialize import plain
 from kmifqe.mdp.problem import Problem
 
 
-@pytest.mark.parametrize("seeds", [0, []])
-def test_no_seed_is_refused(seeds) -> None:
-    with pytest.raises(InputError, match="seeds is empty; expected at least one"):
+@pytest.mark.parametrize("seeds", [0, [], -3, 10**9, 10**30, [2**70]])
+def test_no_seed_and_more_seeds_than_anybody_can_mean_are_refused(seeds) -> None:
+    with pytest.raises(InputError, match="seed"):
         fit(quick("fqe"), lqr_problem()[0], seeds=seeds, steps=1)
 
 

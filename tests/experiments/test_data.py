@@ -94,6 +94,15 @@ def test_other_settings_are_collected_anew(context):
     assert len(read_log("hopper", more).transitions) == before + 7
 
 
+def test_a_folder_with_somebodys_files_is_not_replaced(context, tmp_path):
+    (tmp_path / "data" / "hopper").mkdir(parents=True)
+    (tmp_path / "data" / "hopper" / "mine.txt").write_text("mine")
+    (tmp_path / "policies").symlink_to(context.work / "policies")
+    with pytest.raises(InputError, match="hopper"):
+        prepare_log("hopper", replace(context, work=tmp_path))
+    assert (tmp_path / "data" / "hopper" / "mine.txt").read_text() == "mine"
+
+
 def test_d4rls_own_files_are_judged_by_the_expert_files_policy(context, tmp_path):
     source = read_log(MIX, context).transitions
     fields = {

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 
 import numpy as np
@@ -309,10 +310,28 @@ def test_a_preset_without_records_and_an_unknown_table_are_refused(results, tmp_
         render(tmp_path / "nowhere", tmp_path / "out", "smoke")
     with pytest.raises(InputError, match="'errata' is no table; expected one of conditions, errors"):
         piece_text(results, "errata", "smoke")
-    with pytest.raises(InputError, match=r"nowhere\.md: cannot be read"):
+    with pytest.raises(InputError, match=r"nowhere\.md: no such file"):
         fill_page(tmp_path / "nowhere.md", results)
 
 
 def test_the_tables_of_a_preset_are_written(results, tmp_path):
     assert render(results, tmp_path / "out", "smoke") == [tmp_path / "out" / "tables.md"]
     assert "0.354 ± " in (tmp_path / "out" / "tables.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["tables.md", "fig1a.png"])
+def test_tables_and_figures_of_somebody_else_are_not_replaced(results, tmp_path, name):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / name).write_text("mine")
+    with pytest.raises(InputError, match=name):
+        render(results, out, "smoke")
+    assert [(path.name, path.read_text()) for path in out.iterdir()] == [(name, "mine")]
+
+
+def test_a_page_that_is_a_pipe_or_no_text_is_refused(results, tmp_path):
+    os.mkfifo(tmp_path / "pipe.md")
+    (tmp_path / "latin.md").write_bytes(b"\xe9")
+    for name in ("pipe.md", "latin.md"):
+        with pytest.raises(InputError, match=name):
+            fill_page(tmp_path / name, results)

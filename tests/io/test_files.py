@@ -12,7 +12,15 @@ import numpy as np
 import pytest
 
 from kmifqe.errors import InputError
-from kmifqe.io.files import PARTIAL, make_directory, remove_leftovers, whole_file, whole_folder, write_file
+from kmifqe.io.files import (
+    PARTIAL,
+    make_directory,
+    read_file,
+    remove_leftovers,
+    whole_file,
+    whole_folder,
+    write_file,
+)
 
 
 def fill_file(path: Path, text: str) -> None:
@@ -169,3 +177,9 @@ def test_a_file_has_the_mode_that_the_user_wants_for_new_files(tmp_path, umask, 
     finally:
         os.umask(before)
     assert [(tmp_path / name).stat().st_mode & 0o777 for name in "ab"] == [mode, mode]
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="no file hides its size here")
+def test_a_file_that_hides_its_size_is_not_read_beyond_the_limit():
+    with pytest.raises(InputError, match="expected at most 10 bytes"):
+        read_file(Path("/proc/self/maps"), 10)

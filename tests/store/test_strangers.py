@@ -250,3 +250,41 @@ def test_a_ranking_and_an_evaluation_do_not_go_on_as_each_other(tmp_path) -> Non
     with pytest.raises(InputError, match="a run of `kmifqe rank`"):
         run_toy(tmp_path / "run", resume=True)
     assert set(tree(tmp_path / "run")) == {MANIFEST, RANKING}
+
+
+@pytest.mark.parametrize("mode", [{"resume": True}, {"force": True}], ids=["resume", "force"])
+@pytest.mark.parametrize("name", ["checkpoints", "checkpoints/toy", "finished"])
+def test_what_lies_behind_a_link_in_a_listed_place_is_not_touched(tmp_path, name, mode):
+    out, theirs = tmp_path / "run", tmp_path / "theirs"
+    files = ["checkpoints/toy/step-000000000100.safetensors", "finished/toy.safetensors"]
+    written(ours(files=[file for file in files if file.startswith(name)]))(out / MANIFEST)
+    for kept in ("step-000000000100.safetensors", "toy/step-000000000100.safetensors", "toy.safetensors"):
+        written("weights")(theirs / kept)
+    (out / name).parent.mkdir(exist_ok=True)
+    (out / name).symlink_to(theirs)
+    before, listed = tree(theirs), (out / MANIFEST).read_bytes()
+    with pytest.raises(InputError, match=name):
+        run_toy(out, **mode)
+    assert tree(theirs) == before
+    assert (out / MANIFEST).read_bytes() == listed
+
+
+def test_what_lies_behind_a_link_put_there_meanwhile_is_not_touched(tmp_path, undisturbed):
+    out, theirs = tmp_path / "run", tmp_path / "theirs"
+
+    def move_away(progress) -> None:
+        if not theirs.exists() and any(out.glob("checkpoints/toy/*")):
+            (out / "checkpoints").rename(theirs)
+            (out / "checkpoints").symlink_to(theirs)
+
+    with pytest.raises(InputError, match="checkpoints"):
+        run_toy(out, on_progress=move_away)
+    there = tree(theirs)
+    assert there
+    assert (out / "checkpoints").is_symlink()
+    with pytest.raises(InputError, match="checkpoints"):
+        run_toy(out, resume=True)
+    assert tree(theirs) == there
+    (out / "checkpoints").unlink()
+    theirs.rename(out / "checkpoints")
+    assert_same_bits(run_toy(out, resume=True), undisturbed)

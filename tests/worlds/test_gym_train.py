@@ -104,3 +104,17 @@ def test_a_folder_that_cannot_be_one_and_a_task_that_is_none_leave_nothing(tmp_p
     with pytest.raises(InputError, match=r"the action space is Discrete\(2\)"):
         train(replace(CONFIG, env_id="CartPole-v1"), tmp_path / "new")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize(
+    "name", ["target.safetensors", "checkpoints/step-000000000.safetensors", "training.json"]
+)
+def test_a_folder_with_somebodys_files_is_refused_and_left(tmp_path, name, resume):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(InputError, match=str(tmp_path)):
+        train(CONFIG, tmp_path, resume=resume)
+    assert (tmp_path / name).read_text() == "mine"
+    assert sorted(tmp_path.rglob("*")) == before

@@ -16,7 +16,8 @@ import typer
 from kmifqe.errors import InputError, listed, shown
 from kmifqe.io.files import read_file
 
-MOST_READ = 2**20  # bytes: a hundred times what any list of options takes
+# Bytes: ten times what a list of options takes. A key of nothing but dots costs the parser the square of its length.
+MOST_READ = 2**15
 EXPECTED = {bool: "true or false", int: "a whole number", float: "a number", str: "text in quotes"}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from pathlib import Path
 from typing import Annotated
@@ -38,7 +39,7 @@ def example(
 
     log_path, policy_path = out / "log.npz", out / "policy.safetensors"
     for path in (log_path, policy_path):
-        if path.exists() and not force:
+        if os.path.lexists(path) and not force:
             raise InputError(
                 f"{path}: exists already; give --force to replace it, or --out another directory"
             )

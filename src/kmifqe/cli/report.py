@@ -85,6 +85,11 @@ def report(
         raise InputError(
             f"{page}: exists and is no report of kmifqe; choose another file with --out, or --force to replace it"
         )
+    asked = [path.resolve() for path in (page, csv, latex) if path is not None]
+    if len(set(asked)) < len(asked):
+        raise InputError(
+            f"--out, --csv and --latex name the same file ({asked[0]}); expected a file for each"
+        )
     for option, path in (("--csv", csv), ("--latex", latex)):
         if path is not None and os.path.lexists(path) and not force and not tables.is_results_table(path):
             raise InputError(

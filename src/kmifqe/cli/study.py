@@ -128,6 +128,7 @@ def coverage(
     from kmifqe.report.figures import save_figure
 
     console = Console(stderr=True)
+    _refuse_others(out / "coverage.json", out / "coverage.png")
     study = _study(preset, records, only, half, policies, console)
     judged = _judged(study, shard, ray, console)
     if judged is None:
@@ -165,6 +166,7 @@ def verdicts(
     from kmifqe.experiments import study_tables
 
     console = Console(stderr=True)
+    _refuse_others(out / "verdicts.json")
     study = _study(preset, records, only, half, policies, console)
     judged = _judged(study, shard, ray, console)
     if judged is None:
@@ -193,6 +195,7 @@ def faults(
 
     console = Console(stderr=True)
     chosen = study.preset_named(preset)
+    _refuse_others(out / "faults.json")
     keep_compiled_programs()
     with _on(ray, console) as where:
         there = study.run_missing(chosen, records, **where)
@@ -226,6 +229,7 @@ def differences(
     from kmifqe.experiments.study import shard_of
 
     console = Console(stderr=True)
+    _refuse_others(out / "differences.json")
     keep_compiled_programs()
     part = None if records_only else shard_of(shard or "1/1")
     with _on(ray, console) as where:
@@ -301,6 +305,12 @@ def _judged(study: Study, shard: str | None, ray: str | None, console: Console) 
         console.print(f"{count - len(there)} of {count} problems are not run yet: run the other shards")
         return None
     return judge(there)
+
+
+def _refuse_others(path: Path, *beside: Path) -> None:
+    from kmifqe.experiments.records import refuse_others
+
+    refuse_others(path, *beside)
 
 
 def _write(record: Record, path: Path, console: Console) -> None:

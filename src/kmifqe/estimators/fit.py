@@ -20,6 +20,7 @@ from kmifqe.mdp.policies import policy_fields
 from kmifqe.mdp.problem import OF_POLICY, Problem
 
 RECORDS = 100  # points of the trajectory, when the caller does not say
+MOST_SEEDS = 10_000  # networks of one fit
 # On an NVIDIA GPU a step's products, 256 wide, run faster from cuBLAS (docs/evidence/speed.md).
 STEP_OPTIONS = {"xla_gpu_enable_triton_gemm": False}
 Stop = Callable[[np.ndarray, np.ndarray], bool]  # recorded steps (r,), V̂ (r, seeds) -> end here?
@@ -242,10 +243,8 @@ def make_plan(
 
     `estimator`, `problem`, `seeds`, `steps`, `record_every`, `bootstrap` and `stop` are those of `fit`.
     """
-    seeds = tuple(range(seeds)) if isinstance(seeds, int) else tuple(int(seed) for seed in seeds)
+    seeds = seeds_of(seeds)
     steps = estimator.default_steps if steps is None or estimator.at_once else steps
-    if not seeds:
-        raise InputError("seeds is empty; expected at least one")
     require(steps >= 1, "steps", steps, "at least 1")
     require(record_every is None or record_every >= 1, "record_every", record_every, "at least 1")
     if problem.episode_weights is not None:
@@ -262,6 +261,16 @@ def make_plan(
         stop=rule_name(stop),
         bootstrap=bootstrap,
     )
+
+
+def seeds_of(seeds: int | Sequence[int]) -> tuple[int, ...]:
+    """Return the seeds themselves, where `seeds` is their number or they; refuse none, and more than can be meant."""
+    count = seeds if isinstance(seeds, int) else len(seeds)
+    require(1 <= count <= MOST_SEEDS, "the number of seeds", count, f"1 to {MOST_SEEDS:,}")
+    found = tuple(range(seeds)) if isinstance(seeds, int) else tuple(int(seed) for seed in seeds)
+    for seed in found:
+        require(-(2**63) <= seed < 2**63, "a seed", seed, "an integer of 64 bits")
+    return found
 
 
 def rule_name(stop: Callable[..., bool] | None) -> str:

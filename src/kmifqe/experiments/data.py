@@ -21,6 +21,7 @@ from kmifqe.experiments.records import PolicyValue, kept
 from kmifqe.io.files import whole_folder
 from kmifqe.io.logs.load import load_dataset
 from kmifqe.io.policies.actor import Actor, load_d4rl_actor
+from kmifqe.io.serialize import read_json
 from kmifqe.mdp.ask import Behavior, Policy
 from kmifqe.mdp.transitions import Transitions
 from kmifqe.worlds.gym_collect import Draw
@@ -235,8 +236,10 @@ def _log_folder(row: Row, context: Context) -> Path:
     folder = context.work / "data" / row.name
     settings = {k: v for k, v in data_settings(row, context).items() if k != "truth_episodes"}
     manifest = folder / "settings.json"
-    if manifest.is_file() and json.loads(manifest.read_text(encoding="utf-8")) == settings:
+    if manifest.is_file() and read_json(manifest, dict[str, Any]) == settings:
         return folder / "log"
+    if folder.exists() and {path.name for path in folder.iterdir()} not in (set(), {"log", manifest.name}):
+        raise InputError(f"{folder}: holds files that no experiment has written; choose another --work")
     context.say(f"{row.name}: collecting {row.logged(context.preset):,} rows")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with whole_folder(folder) as partial:

@@ -20,8 +20,9 @@ from kmifqe.experiments.records import (
     TableRecord,
     error_of_mean,
     read_records,
+    refuse_others,
 )
-from kmifqe.io.files import disk_sentence, whole_file
+from kmifqe.io.files import disk_sentence, read_file, whole_file
 from kmifqe.report.terminal import number, plus_minus
 
 Printed = tuple[float, float]  # mean, one standard error
@@ -276,12 +277,13 @@ def render(root: Path, out: Path, preset: str) -> list[Path]:
     records = read_records(root, preset=preset)
     if not records:
         raise InputError(f"{root / preset}: holds no experiment records; run kmifqe reproduce first")
+    from kmifqe.experiments.paper_figures import FIGURES, save_paper_figures
+
+    refuse_others(out / TABLES, *(out / f"{name}.png" for name in FIGURES))
     with disk_sentence(out):
         out.mkdir(parents=True, exist_ok=True)
     with whole_file(out / TABLES) as partial:
         partial.write_text(_tables_text(root, preset), encoding="utf-8")
-    from kmifqe.experiments.paper_figures import save_paper_figures
-
     return [out / TABLES, *save_paper_figures(records, out)]
 
 
@@ -339,9 +341,9 @@ def filled(text: str, root: Path) -> str:
 def fill_page(page: Path, root: Path) -> None:
     """Rewrite the tables of a page from the records."""
     try:
-        text = page.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{page}: cannot be read ({error.strerror})") from error
+        text = read_file(page).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{page}: is no text ({error}); expected a page in Markdown") from error
     with whole_file(page) as partial:
         partial.write_text(filled(text, root), encoding="utf-8")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -13,12 +15,13 @@ import msgspec
 import numpy as np
 
 from kmifqe.errors import InputError
-from kmifqe.io.files import write_file
+from kmifqe.io.files import read_file, write_file
 from kmifqe.io.serialize import plain, read_json, write_json
 from kmifqe.report.result import provenance
 from kmifqe.trust.scores import Scores
 
 RESULTS = Path("experiments") / "results"  # under the current directory, unless the user says where
+OURS = re.compile(rb'\{\s*"schema": ?"kmifqe\.|# Preset ')  # how records and their tables begin
 DIGITS = 6  # significant, of stored numbers: float32 has no more
 # Settings that committed records may have or lack, each with the value at which it changes nothing.
 WITHOUT_EFFECT = {
@@ -223,10 +226,24 @@ KINDS: dict[str, type[ExperimentRecord]] = {
 
 def write_record(record: Record, path: Path) -> Path:
     """Write the record as JSON, whole or not at all, one field a line; return the path."""
+    refuse_others(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     fields = (f" {_json(key)}: {_json(value)}" for key, value in stored(record).items())
     write_file(path, ("{\n" + ",\n".join(fields) + "\n}\n").encode())
     return path
+
+
+def refuse_others(path: Path, *beside: Path) -> None:
+    """Refuse to replace what no command of ours wrote: a file at `path`, or files `beside` it where there is none.
+
+    Called before the work whose outcome is to lie there.
+    """
+    there = [each for each in (path, *beside) if os.path.lexists(each)]
+    is_ours = path.is_file() and not path.is_symlink() and OURS.match(read_file(path))
+    if there and not is_ours:
+        raise InputError(
+            f"{there[0]}: exists and was not written by this command; move it away, or choose another directory"
+        )
 
 
 def read_record(path: Path, kind: type[AnyRecord]) -> AnyRecord:

@@ -105,9 +105,12 @@ def read_file(path: Path, most: int = MOST_READ) -> bytes:
         if found > most:
             raise InputError(f"{path}: has {found:,} bytes; expected {most:,} at most")
         try:
-            return file.read()
+            content = file.read(most + 1)
         except OSError as error:
             raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
+    if content is None or len(content) > most:  # a file of the system's own, which it would be waited for
+        raise InputError(f"{path}: is no file of known size; expected at most {most:,} bytes")
+    return content
 
 
 def make_directory(path: Path) -> None:

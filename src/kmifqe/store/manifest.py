@@ -147,8 +147,9 @@ class RunFiles:
         return path
 
     def holds(self, name: str) -> bool:
-        """Return whether the run's own file `name` is there."""
-        return name in self._names and (self.folder / name).is_file()
+        """Return whether the run's own file `name` is there, and no folder on the way is a link."""
+        path = self.folder / name
+        return name in self._names and self._detour(path) is None and path.is_file()
 
     def under(self, folder: str) -> list[str]:
         """Return the names of the run's own files that are there, in a folder such as "finished" or below it."""
@@ -177,8 +178,8 @@ class RunFiles:
             )
 
     def refuse_strangers(self) -> None:
-        """Refuse a directory in which somebody else's file has a name that every run writes."""
-        self._refuse_strangers(_AT_THE_TOP)
+        """Refuse a directory with links in place of the run's folders, or others' files with names of every run."""
+        self._refuse_strangers({*_AT_THE_TOP, *self._names})
 
     def sweep(self) -> None:
         """Remove what a killed process was still writing; nobody else can be: the run directory is locked."""
@@ -200,7 +201,8 @@ class RunFiles:
             for folder in sorted(self._folders(), reverse=True):  # the inner ones first
                 if not any(folder.iterdir()):
                     folder.rmdir()
-            left = set(self.names())
+            # What a link hides is there again when the link is gone.
+            left = {name for name in self._names if self.holds(name) or self._detour(self.folder / name)}
             if not left and self._is_written:
                 (self.folder / MANIFEST).unlink(missing_ok=True)
             elif left != self._names:
@@ -228,23 +230,28 @@ class RunFiles:
             path = self.folder / name
             if not _may_be_ours(name):
                 raise InputError(f"{path}: cannot be a file of a run; expected a name without slashes")
-            for inner in path.relative_to(self.folder).parents[:-1]:
-                folder = self.folder / inner
-                if os.path.lexists(folder) and (folder.is_symlink() or not folder.is_dir()):
-                    raise InputError(
-                        f"{folder}: is a link or a file; expected a folder of the run: move it away"
-                    )
+            detour = self._detour(path)
+            if detour is not None:
+                raise InputError(f"{detour}: is a link or a file; expected a folder of the run: move it away")
             if os.path.lexists(path) and (name not in self._names or path.is_dir()):
                 raise InputError(
                     f"{path}: was not written by the run in this directory and is left as it is; move it away, or "
                     "choose another --out"
                 )
 
+    def _detour(self, path: Path) -> Path | None:
+        """Return what on the way to the run's file `path` is no folder of the run, but a link or a file."""
+        for inner in path.relative_to(self.folder).parents[:-1]:
+            folder = self.folder / inner
+            if os.path.lexists(folder) and (folder.is_symlink() or not folder.is_dir()):
+                return folder
+        return None
+
     def _folders(self) -> list[Path]:
         """Return the folders below the run directory that hold files of the run, or did."""
         inner = {parent for name in self._names for parent in Path(name).parents[:-1]}
         folders = (self.folder / parent for parent in inner | {Path(CHECKPOINTS)})
-        return [folder for folder in folders if folder.is_dir() and not folder.is_symlink()]
+        return [folder for folder in folders if folder.is_dir() and self._detour(folder / RESULT) is None]
 
 
 def list_file(folder: Path, name: str) -> None:

@@ -17,8 +17,8 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from kmifqe.errors import InputError
-from kmifqe.io.files import whole_file
+from kmifqe.errors import InputError, listed
+from kmifqe.io.files import PARTIAL, whole_file
 from kmifqe.io.policies.actor import Actor, load_safetensors_actor
 from kmifqe.io.serialize import from_json, read_json, to_json, write_json
 from kmifqe.worlds.gym_envs import EnvPool, Task, describe_task
@@ -172,9 +172,11 @@ class _Run:
             raise InputError(f"{out}: exists and is not a folder; expected a folder for the run")
         if not resume and ((out / RECORD).exists() or saved.exists()):
             raise InputError(f"{out}: holds a training run; give --resume (resume=True) or another folder")
-        if saved.exists():
+        if saved.exists() or (out / RECORD).exists():
             record = read_json(out / RECORD, TrainRecord)
             config.refuse_other_run(record.settings, out)
+        else:
+            _refuse_files(out)
         self.task = describe_task(config.env_id)
         low, high = (tuple(bound.tolist()) for bound in (self.task.low, self.task.high))
         self.learner = _learner(config.td3, self.task.state_dim, low, high)
@@ -254,9 +256,9 @@ class _Run:
         actor = self.learner.export(self.state.learner, f"{self.config.env_id} TD3 at {steps} steps")
         rounds = -(-episodes // (pool.n_envs - self.config.envs))
         point = self._measure(pool, actor, steps, episodes, len(self.curve) * rounds)
-        actor.save(self._checkpoint(steps))
         self.curve.append(point)
-        self._write_record(None)
+        self._write_record(None)  # before the first checkpoint: it tells that the folder is this run's
+        actor.save(self._checkpoint(steps))
         self._report()
 
     def _measure(
@@ -280,6 +282,17 @@ class _Run:
             best = max(point.episode_return for point in self.curve)
             last = self.curve[-1].episode_return
             self._progress(TrainProgress(self.state.steps, self.config.steps, last, best, choosing))
+
+
+def _refuse_files(out: Path) -> None:
+    """Refuse a folder that holds files and no training run: theirs might have the names of ours."""
+    files = (path for path in out.rglob("*") if path.is_symlink() or not path.is_dir())
+    others = [str(path.relative_to(out)) for path in files if PARTIAL not in str(path)]
+    if others:
+        raise InputError(
+            f"{out}: holds {listed(others, 3)} and no training run; nothing in it was changed: choose another --out, "
+            "or an empty folder"
+        )
 
 
 @lru_cache(maxsize=8)  # compiling takes seconds: runs alike in one process share it

@@ -92,6 +92,23 @@ def test_a_folder_that_is_not_a_dataset_is_never_replaced(tmp_path, log):
     assert (precious / "chapter1.tex").read_text() == "years of work"
 
 
+@pytest.mark.parametrize("name", ["notes.txt", "data/notes.txt"])
+def test_a_dataset_with_somebodys_files_in_it_is_not_replaced(tmp_path, log, name):
+    path = tmp_path / "log-v0"
+    write(log, path)
+    (path / name).write_text("mine")
+    with pytest.raises(InputError, match=r"notes\.txt"):
+        save_dataset(log, path, overwrite=True)
+    assert (path / name).read_text() == "mine"
+
+
+def test_a_link_that_leads_nowhere_is_in_the_way_too(tmp_path, log):
+    (tmp_path / "log.npz").symlink_to("nowhere")
+    with pytest.raises(InputError, match=r"log\.npz: exists already"):
+        save_dataset(log, tmp_path / "log.npz")
+    assert (tmp_path / "log.npz").is_symlink()
+
+
 def test_unknown_suffix_and_missing_directory_are_refused(tmp_path, log):
     with pytest.raises(
         InputError, match=r"log\.csv: the suffix \.csv names no format to write; expected \.hdf5"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import zipfile
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ import h5py
 import numpy as np
 from numpy.lib import format as npy
 
-from kmifqe.errors import InputError
+from kmifqe.errors import InputError, listed
 from kmifqe.io.files import whole_file
 from kmifqe.io.logs.minari import minari_data_directory, write_minari
 from kmifqe.io.logs.tables import import_pyarrow
@@ -21,6 +22,7 @@ from kmifqe.mdp.columns import row_slices
 from kmifqe.mdp.transitions import Transitions
 
 WRITABLE = ".hdf5, .h5 (D4RL layout), .npz, .parquet, .arrow, or a Minari name ending in -v0, -v1, ..."
+OF_MINARI = re.compile(r"metadata\.json|\w+\.hdf5|\d+")  # the names in a dataset's folder
 
 
 def save_dataset(transitions: Transitions, path: str | Path, *, overwrite: bool = False) -> None:
@@ -46,14 +48,27 @@ def refuse_target(path: str | Path, *, overwrite: bool) -> None:
     if not to_minari and path.suffix.lower() not in _WRITERS:
         suffix = path.suffix or "(none)"
         raise InputError(f"{path}: the suffix {suffix} names no format to write; expected {WRITABLE}")
-    if not path.exists():
+    if not os.path.lexists(path):
         return
     if not overwrite:
         raise InputError(f"{path}: exists already; give --force (overwrite=True) to replace it")
     if to_minari and minari_data_directory(path) is None:
         raise InputError(f"{path}: exists and is not a Minari dataset; it is not replaced")
+    if to_minari and (others := _not_minaris(path)):
+        raise InputError(
+            f"{path}: holds more than a Minari dataset ({listed(others, 3)}); it is not replaced"
+        )
     if not to_minari and not path.is_file():
         raise InputError(f"{path}: exists and is not a file; it is not replaced")
+
+
+def _not_minaris(path: Path) -> list[str]:
+    """Return what a Minari dataset holds, here and in its folder data, that minari has not written."""
+    inside = path / "data"
+    names = [name for name in os.listdir(path) if name != inside.name]
+    if inside.is_dir():
+        names += [name for name in os.listdir(inside) if not OF_MINARI.fullmatch(name)]
+    return names
 
 
 def _is_minari_name(path: Path) -> bool:
