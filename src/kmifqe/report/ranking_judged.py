@@ -146,7 +146,7 @@ def advise(ranking: Sequence[RankedPolicy], differences: Sequence[Difference], l
     best = ranking[0]
     against = []
     if best.verdict != "trustworthy":
-        against.append(f"its estimate is to be used with care ({best.policy})")
+        against.append("its estimate is to be used with care")
     if any(not each.separated for each in differences if each.better == best.policy):
         against.append("other policies cannot be told apart from it")
     if len(ranking) == 1:
