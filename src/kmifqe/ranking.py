@@ -45,6 +45,7 @@ from kmifqe.estimators.forecast import policies_at_once
 from kmifqe.estimators.registry import DEFAULT
 from kmifqe.estimators.sizing import TYPICAL, size_of
 from kmifqe.io.files import disk_sentence, read_file
+from kmifqe.io.format import duration
 from kmifqe.io.logs import load_dataset
 from kmifqe.io.policies import check_policy_fits, load_policy, load_stochastic_policy
 from kmifqe.io.serialize import read_json
@@ -480,10 +481,12 @@ def _allocate(
         a_network = spent / (len(estimates) * rough)
         affordable = int((TRAINING * 60.0 * minutes - spent) / max(a_network * len(contenders), 1e-9))
         if affordable < len(rest):
-            affordable = max(affordable, 0)
-            networks_more = f"{affordable or 'no'} more network{'s' * (affordable != 1)}"
-            watch.say(f"the time leaves room for {networks_more} of each policy that may be the best")
-            rest = rest[:affordable]
+            rest = rest[: max(affordable, 0)]
+            watch.warn(
+                f"the first {rough} networks of every policy were trained in {duration(spent)}: "
+                f"{minutes:g} minute{'s' * (minutes != 1)} leave room for {len(rest) or 'no'} more of those that may "
+                "be the best; to go on: the same again with more minutes and resume (--resume)"
+            )
     if not contenders or not rest:
         return estimates
     watch.say(

@@ -130,6 +130,14 @@ def test_patterns_are_expanded_and_each_policy_counts_once(folder, monkeypatch) 
         expand(["t*.safetensors", str(folder / "two.safetensors")])
 
 
+def test_a_pattern_that_the_shell_expanded_is_refused_with_a_word_on_quotes(kmifqe_command, folder) -> None:
+    files = (folder / "one.safetensors", folder / "two.safetensors")
+    done = kmifqe_command("rank", folder / "log.npz", "--policy", *files, "--out", folder / "run")
+    assert done.code == 2
+    assert "quotes" in done.err
+    assert not (folder / "run").exists()
+
+
 def test_one_policy_is_not_ranked(kmifqe_command, folder) -> None:
     done = kmifqe_command("rank", folder / "log.npz", "--policy", folder / "one.safetensors")
     assert done.code == 2

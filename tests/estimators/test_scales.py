@@ -56,11 +56,11 @@ def test_in_any_units_the_bellman_equation_is_the_same_one(center: float, scale:
 
 
 @pytest.mark.parametrize("terminated", [True, False])
-def test_values_are_cut_to_the_rewards_and_to_zero_where_episodes_end(terminated: bool) -> None:
+def test_values_are_cut_to_the_rewards_and_to_a_single_one_where_episodes_end(terminated: bool) -> None:
     problem = chain_problem(terminated=terminated)  # a reward of 1 on every row
     units = ValueUnits(jnp.float32(5.0), jnp.float32(2.0))
     f = jnp.array([-100.0, -2.25, 100.0])  # Q = −195, ½ and 205
-    least = 0.0 if terminated else 1.0
+    least = 1.0 - float(problem.gamma) if terminated else 1.0
     np.testing.assert_allclose(
         units.value(units.bounded(f, problem)), [least, max(0.5, least), 1.0], atol=1e-5
     )

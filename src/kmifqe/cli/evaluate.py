@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
@@ -226,7 +227,7 @@ def evaluate(
     Prints the value with its interval and verdict, and writes result.json (schema: docs/reference/result.md),
     a report and figures. V̂ is per step, (1 − gamma) times the expected discounted return; both are printed
     (docs/concepts/intervals.md).
-    Ctrl-C saves and stops; the same command with --resume goes on, and ends with the same bits.
+    Ctrl-C saves and stops; `kmifqe resume RUN` goes on, and ends with the same bits.
     """
     if len(policy) > 1:
         raise InputError(
@@ -416,7 +417,8 @@ def _say_how_to_go_on(out: Path, console: Console) -> None:
     from kmifqe.store.manifest import MANIFEST
 
     if (out / MANIFEST).exists():
-        sentence = f"go on with: kmifqe resume {printable(str(out))} (or the same command with --resume)"
+        run = shlex.quote(printable(str(out)))
+        sentence = f"go on with: kmifqe resume {run} (or the same command with --out {run} --resume)"
     else:
         sentence = "stopped; there was nothing to save yet: start again with the same command"
     console.print(escape(sentence), highlight=False, soft_wrap=True)

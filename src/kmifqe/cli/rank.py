@@ -18,12 +18,13 @@ from kmifqe.cli.config import Config
 from kmifqe.cli.dataset import Data, MaxEpisodeSteps, NoCache
 from kmifqe.cli.evaluate import ESTIMATORS, SAVE_SECONDS, Accept, Behavior, Ray, Stochastic, new_directory
 from kmifqe.cli.session import Interrupts, check_memory_limit, keep_compiled_programs
-from kmifqe.errors import InputError, printable, shown
+from kmifqe.errors import InputError, listed, printable, shown
 
 EPISODES = 200  # rolled out for a policy's true value, by default
 
 
 def rank(
+    ctx: typer.Context,
     data: Data,
     policy: Annotated[
         list[str],
@@ -142,8 +143,13 @@ def rank(
     Prints the ranking and what to do next, and writes ranking.json, ranking.csv, ranking.tex, ranking.png and
     ranking.html (docs/guides/ranking.md). Policies are compared pair by pair, which tells more than their
     intervals do.
-    Ctrl-C saves and stops; the same command with --resume goes on.
+    Ctrl-C saves and stops; the same command with --out and --resume goes on.
     """
+    if ctx.args:
+        raise InputError(
+            f"{listed(ctx.args, 3)}: given without --policy; expected a --policy before each file, or a pattern in "
+            "quotes, which the shell leaves alone: --policy 'checkpoints/*.zip'"
+        )
     if truth is not None and env is not None:
         raise InputError("--truth and --env both say what the policies are worth; give one of them")
     if resume and out is None:

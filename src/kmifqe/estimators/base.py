@@ -322,11 +322,15 @@ class ValueUnits(NamedTuple):
         return self.center + self.scale * f
 
     def bounded(self, f: Float[Array, "*any"], problem: Problem) -> Float[Array, "*any"]:
-        """Return `f` cut to what rewards like those of `problem` can add up to: a mean of them, or 0 after an end."""
+        """Return `f` cut to what rewards like those of `problem` can add up to.
+
+        That is a mean of them; where episodes end, it may be as near to 0 as a single reward with nothing after it.
+        """
         # The same at every step: the compiler takes it out of the loop (measured with a million rows).
         low, high = jnp.min(problem.rewards), jnp.max(problem.rewards)
         if problem.counts.terminated:
-            low, high = jnp.minimum(low, 0.0), jnp.maximum(high, 0.0)
+            one = 1.0 - problem.gamma
+            low, high = jnp.minimum(low, one * low), jnp.maximum(high, one * high)
         return jnp.clip(f, (low - self.center) / self.scale, (high - self.center) / self.scale)
 
 

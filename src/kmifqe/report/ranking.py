@@ -53,6 +53,12 @@ class RankedPolicy(msgspec.Struct, frozen=True, kw_only=True):
     file: str = ""  # as it was given
     truth: float | None = None  # its true value, where one was given or rolled out
 
+    @property
+    def reason(self) -> str:
+        """The weightiest reason for the verdict; empty where nothing speaks against the estimate."""
+        judged = [each for each in self.estimates.values() if each.verdict == self.verdict and each.reasons]
+        return max(judged, key=lambda each: each.weight).reasons[0] if judged else ""
+
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """How much better one policy is than another, paired network by network and episode by episode."""

@@ -146,7 +146,7 @@ def advise(ranking: Sequence[RankedPolicy], differences: Sequence[Difference], l
     best = ranking[0]
     against = []
     if best.verdict != "trustworthy":
-        against.append(f"its estimate is to be used with care ({best.policy})")
+        against.append("its estimate is to be used with care")
     if any(not each.separated for each in differences if each.better == best.policy):
         against.append("other policies cannot be told apart from it")
     if len(ranking) == 1:
@@ -161,7 +161,8 @@ def advise(ranking: Sequence[RankedPolicy], differences: Sequence[Difference], l
     tried = [each for place, each in enumerate(likely[:TRIED]) if place < 2 or each.p_best >= 1.0 - SURE]
     among = sum(each.p_best for each in tried)
     sentences = [
-        f"The evidence does not suffice to deploy {best.policy}: {'; '.join(against)}.",
+        f"The evidence does not suffice to deploy {best.policy}.",
+        f"Against it: {'; '.join(against)}.",
         f"Try {_listed([each.policy for each in tried])} next: with a chance of {percent(among)} the best is among "
         f"{'them' if len(tried) > 1 else 'it'}."
         if len(ranking) > 1

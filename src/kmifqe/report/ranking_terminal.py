@@ -69,10 +69,8 @@ def reasons(ranking: Ranking) -> list[str]:
     """Return the weightiest reason for the verdict on each policy that is not simply trustworthy."""
     alike: dict[str, list[str]] = {}
     for each in ranking.policies:
-        judged = [one for one in each.estimates.values() if one.verdict == each.verdict and one.reasons]
-        if judged:
-            weightiest = max(judged, key=lambda one: one.weight)
-            alike.setdefault(f"{each.verdict}. {weightiest.reasons[0]}", []).append(each.policy)
+        if each.reason:
+            alike.setdefault(f"{each.verdict}. {each.reason}", []).append(each.policy)
     lines = [f"{', '.join(names)}: {reason}" for reason, names in alike.items()]
     more = len(lines) - SHOWN
     return [*lines[:SHOWN], *[f"and {more} more, in ranking.json"] * (more > 0)]
