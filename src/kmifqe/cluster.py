@@ -11,6 +11,7 @@ import logging
 import os
 import socket
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
@@ -348,12 +349,15 @@ def connect(
         address = chosen or os.environ.get("RAY_ADDRESS") or HERE
         try:
             _refuse_silent(address)
-            ray.init(
-                address=chosen,
-                logging_level=logging.ERROR,
-                log_to_driver=False,
-                namespace="kmifqe",
-            )
+            with warnings.catch_warnings():
+                # JAX warns of forks; those with which Ray starts a cluster become other programs at once.
+                warnings.filterwarnings("ignore", r"os\.fork\(\)", RuntimeWarning)
+                ray.init(
+                    address=chosen,
+                    logging_level=logging.ERROR,
+                    log_to_driver=False,
+                    namespace="kmifqe",
+                )
             # Ray prints a paragraph on stdout for every lost worker, whatever it is told above; the watch says it.
             ray._private.worker._worker_logs_enabled = False
         except (OSError, OverflowError, ValueError, RuntimeError) as error:

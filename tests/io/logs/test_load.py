@@ -121,6 +121,10 @@ def test_missing_empty_and_special_paths_are_refused(tmp_path):
         load_dataset(tmp_path / "nowhere.npz")
     with pytest.raises(InputError, match="holds no data file; expected D4RL"):
         load_dataset(tmp_path)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train-00000.parquet").touch()  # as the hub's datasets lie
+    with pytest.raises(InputError, match=r"holds no data file .*data/\*\.parquet"):
+        load_dataset(tmp_path)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(InputError, match="pipe: is a directory, a pipe or a device"):
         load_dataset(tmp_path / "pipe")

@@ -105,7 +105,10 @@ def log_files(*paths: Path) -> list[Path]:
             key=natural_order,
         )
     if not members:
-        raise InputError(f"{path}: holds no data file; expected {READABLE}")
+        deeper = next((file for file in sorted(path.rglob("*")) if file.suffix.lower() in SUFFIXES), None)
+        pattern = "" if deeper is None else deeper.relative_to(path).with_name(f"*{deeper.suffix}")
+        hint = f" (folders inside it are read by a pattern, such as {pattern})" if pattern else ""
+        raise InputError(f"{path}: holds no data file{hint}; expected {READABLE}")
     formats = {format_of(file): file.name for file in members}
     if len(formats) > 1:
         held = " and ".join(f"{kind} ({file})" for kind, file in sorted(formats.items()))
