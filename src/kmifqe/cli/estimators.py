@@ -25,7 +25,8 @@ def estimators(
     Example: kmifqe estimators wpdis
     """
     from kmifqe.estimators.base import config_dict  # with the estimators comes JAX, which --help does without
-    from kmifqe.estimators.registry import EstimatorEntry, entries, entry_named
+    from kmifqe.estimators.registry import EstimatorEntry, all_entries, entry_named
+    from kmifqe.estimators.sizing import TYPICAL, fit_size
     from kmifqe.io.serialize import plain, to_json
 
     def described(entry: EstimatorEntry) -> dict[str, object]:
@@ -41,7 +42,7 @@ def estimators(
             "settings": plain(config_dict(entry.config)),
         }
 
-    chosen = entries() if name is None else (entry_named(name),)
+    chosen = all_entries() if name is None else (entry_named(name),)
     if as_json:
         typer.echo(to_json([described(entry) for entry in chosen], indent=2).decode(), nl=False)
         return
@@ -61,6 +62,9 @@ def estimators(
         if not isinstance(value, dict):
             text = ", ".join(value) if isinstance(value, list) else str(value)
             console.print(f"{field.replace('_', ' ')}: {text or 'nothing'}", highlight=False, markup=False)
+    sized = chosen[0].sized
+    by_size = () if sized is None else sized(fit_size(TYPICAL))
     console.print("settings, each with its default (--set FIELD=VALUE):", highlight=False)
     for field, value in config_dict(chosen[0].config).items():
-        console.print(f"  {field} = {value}", highlight=False, markup=False)
+        default = "by the log's size and gamma" if field in by_size else value
+        console.print(f"  {field} = {default}", highlight=False, markup=False)
