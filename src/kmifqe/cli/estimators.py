@@ -25,7 +25,7 @@ def estimators(
     Example: kmifqe estimators wpdis
     """
     from kmifqe.estimators.base import config_dict  # with the estimators comes JAX, which --help does without
-    from kmifqe.estimators.registry import EstimatorEntry, entries, entry_named
+    from kmifqe.estimators.registry import EstimatorEntry, all_entries, entry_named
     from kmifqe.estimators.sizing import TYPICAL, fit_size
     from kmifqe.io.serialize import plain, to_json
 
@@ -42,7 +42,7 @@ def estimators(
             "settings": plain(config_dict(entry.config)),
         }
 
-    chosen = entries() if name is None else (entry_named(name),)
+    chosen = all_entries() if name is None else (entry_named(name),)
     if as_json:
         typer.echo(to_json([described(entry) for entry in chosen], indent=2).decode(), nl=False)
         return

@@ -59,7 +59,8 @@ def row_order(t: Transitions) -> tuple[np.ndarray, RowCounts]:
     in_sample = t.terminated | t.has_next_action
     if not usable.any():
         raise InputError(
-            f"{t.name}: no row has a next state; every episode is cut after one step and next_observations is missing"
+            f"{t.name}: no row has a next state; every episode is cut after one step and next_observations is "
+            "missing; where an action is all that there is to an episode (a bandit), mark its row as terminated"
         )
     parts = (in_sample & ~t.terminated, t.terminated, usable & ~in_sample)
     order = np.concatenate([np.flatnonzero(part) for part in parts])

@@ -265,7 +265,11 @@ def _function_of(source: object, name: str) -> Callable[[np.ndarray], object]:
     if callable(predict):
         return _predict_deterministically(predict)
     if not callable(source):
-        raise InputError(f"{name}: is a {type(source).__name__}; expected a callable, or one with predict")
+        draws = hasattr(source, "sample") and hasattr(source, "log_prob")
+        raise InputError(
+            f"{name}: is a {type(source).__name__}; expected a callable, or one with predict"
+            f"{', or judge the actions that it draws with --stochastic (stochastic=True)' if draws else ''}"
+        )
     if any(base.__module__ == "torch.nn.modules.module" for base in type(source).__mro__):
         return torch_function(source)
     return source

@@ -167,7 +167,9 @@ class StochasticObject:
                 f"{self.name}: failed on states of shape {states.shape} ({shown(error)}); {EXPECTED}"
             ) from error
         if not (hasattr(answer, "sample") and hasattr(answer, "log_prob")):
-            raise InputError(f"{self.name}: returned a {type(answer).__name__}; {EXPECTED}")
+            raise InputError(
+                f"{self.name}: returned a {type(answer).__name__}; {EXPECTED}; or judge it without --stochastic"
+            )
         return answer
 
     @contextmanager
