@@ -116,6 +116,15 @@ def test_nothing_below_the_command_line_prints(path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_no_name_is_printed_as_an_emoji(path: Path) -> None:
+    """A policy `module:a:` or a log called `:x:` is shown as it is written: rich's own words are left alone."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in {"Console", "Text.from_markup"}:
+            given = {each.arg: ast.unparse(each.value) for each in node.keywords}
+            assert given.get("emoji") == "False", f"{name_of(path)}:{node.lineno}"
+
+
 @pytest.mark.parametrize("path", [p for p in FILES if name_of(p) != "runner.py"], ids=name_of)
 def test_the_runner_alone_fits(path: Path) -> None:
     """What the runner can do (resume, fall back to host memory, report) is written once."""

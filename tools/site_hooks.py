@@ -143,7 +143,8 @@ def _row(parameter: Any, context: Any) -> str:
         names = f"`{_argument(parameter)}`"
     else:
         flags = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
-        names = flags if parameter.is_flag else f"{flags} `{parameter.metavar}`"
+        taken = " or ".join(f"`{each}`" for each in parameter.metavar.split("|"))
+        names = flags if parameter.is_flag else f"{flags} {taken}"
     default = parameter.show_default if isinstance(parameter.show_default, str) else parameter.default
     if parameter.required:
         default = "required"

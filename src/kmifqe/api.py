@@ -98,7 +98,7 @@ def evaluate(
         behavior: the density of the controller that made the log: "logged", "fit", "gaussian:POLICY:STD", a fitted
             file, `module:function`, or an object with `log_prob`. None, the default: the densities in the log
             where it has them, else a fit, if an estimator needs a density.
-        gamma: the discount, 0 <= gamma < 1.
+        gamma: the discount, 0 <= gamma < 1; by default 0.99.
         estimators: names of the registry (`kmifqe.estimators.all_entries()`), or estimators that were made by hand.
             "auto", the default, fits KMIFQE and FQE and averages them.
         preset: the settings that named estimators start from: by default sizes that follow from the log and γ; see
@@ -108,20 +108,22 @@ def evaluate(
         minutes: the time that the preset "default" may take; by default 10 on a CPU and 3 on a GPU. After a first
             estimate the largest fit follows that the time allows (docs/guides/runs.md). Other presets, and a
             number of steps, fix the sizes and take the time they take.
-        seeds: how many networks are trained side by side, or the seeds themselves.
-        bootstrap: whether every network weights the log's episodes in its own way, which an interval needs.
-        level: how often the interval should hold the truth, between 0 and 1.
+        seeds: how many networks of every estimator are trained side by side, by default 10; or the seeds themselves.
+        bootstrap: whether every network weights the log's episodes in its own way, which an interval needs; by
+            default it does.
+        level: how often the interval should hold the truth, between 0 and 1; by default 0.95.
         accept: names of checks whose question you have answered, such as "unexplained_ends" where episodes of your
             system do end by chance: they ask for care no longer. What forbids the use of a number still does.
         stochastic: whether the policy's own distribution is judged, from which it draws its actions; by default
             its deterministic action is (docs/guides/policies.md).
         policy_normalization: statistics that the policy's inputs were normalised with (VecNormalize), or "none".
-        max_episode_steps: cut longer episodes of the log into pieces of this length.
+        max_episode_steps: cut longer episodes of the log into pieces of this length; by default none is cut.
         out: a run directory for result.json, report.html, figures and snapshots; None keeps nothing.
         resume: go on with the run in `out`; the result has the bits of a run that was never stopped.
         force: replace an earlier run in `out`.
-        save_seconds: the least time between two snapshots.
-        cache: keep the log as plain arrays in the user's cache folder, and take it from there (`load_dataset`).
+        save_seconds: the least time between two snapshots, by default 30 seconds.
+        cache: keep the log as plain arrays in the user's cache folder, and take it from there (`load_dataset`); by
+            default it is kept.
         ray: the address of a Ray cluster on which the networks are trained, "auto" for one of this machine; None, the
             default, trains them in this process (docs/guides/clusters.md). The result is the same.
         ray_blocks: into how many tasks the networks of an estimator are divided on a cluster; by default 1. More than

@@ -38,7 +38,7 @@ def demo(
     from kmifqe.io.files import disk_sentence
     from kmifqe.report.terminal import TerminalWatch
 
-    console = Console()
+    console = Console(emoji=False)
     keep_compiled_programs()
     with disk_sentence(out):
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -63,7 +63,7 @@ def demo(
         out=out,
         force=force,
         references={"truth": trial.truth, "behaviour": behavior.value},
-        watch=TerminalWatch(Console(stderr=True)),
+        watch=TerminalWatch(Console(stderr=True, emoji=False)),
         command=sys.argv[1:],
     )
     print_result(result, console, truth=trial.truth)

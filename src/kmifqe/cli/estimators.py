@@ -46,7 +46,7 @@ def estimators(
     if as_json:
         typer.echo(to_json([described(entry) for entry in chosen], indent=2).decode(), nl=False)
         return
-    console = Console()
+    console = Console(emoji=False)
     if name is None:
         for entry in chosen:
             console.print(f"[bold]{escape(entry.name)}[/]: {escape(entry.summary)}", highlight=False)

@@ -65,4 +65,4 @@ def example(
         f"gamma {world.gamma:g}.",
         f"Judge it by: kmifqe evaluate {named[0]} --policy {named[1]}",
     ):
-        Console().print(line, highlight=False, soft_wrap=True)
+        Console(emoji=False).print(line, highlight=False, soft_wrap=True)

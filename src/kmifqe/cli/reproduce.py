@@ -99,7 +99,7 @@ def reproduce(
     from kmifqe.report.terminal import TerminalWatch
     from kmifqe.store import Interrupted
 
-    console = Console(stderr=True)
+    console = Console(stderr=True, emoji=False)
     root = RESULTS if results is None else results
     chosen = preset_named(preset)
     if experiment != "render":

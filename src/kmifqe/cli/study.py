@@ -93,7 +93,7 @@ def collect(
     """
     from kmifqe.experiments.study import collect_data
 
-    console = Console(stderr=True)
+    console = Console(stderr=True, emoji=False)
     study = _study(preset, records, only, half, policies, console)
     made = collect_data(
         study, workers or os.cpu_count() or 1, lambda line: console.print(escape(line), highlight=False)
@@ -127,7 +127,7 @@ def coverage(
     from kmifqe.experiments.paper_figures import coverage_figure
     from kmifqe.report.figures import save_figure
 
-    console = Console(stderr=True)
+    console = Console(stderr=True, emoji=False)
     _refuse_others(out / "coverage.json", out / "coverage.png")
     study = _study(preset, records, only, half, policies, console)
     judged = _judged(study, shard, ray, console)
@@ -136,8 +136,8 @@ def coverage(
     found = study_tables.coverage(judged, preset, sys.argv[1:])
     _write(found, out / "coverage.json", console)
     shown = study.selection.half or "report"
-    Console().print(_coverage_table(found, shown))
-    Console().print(_choices_table(found, shown))
+    Console(emoji=False).print(_coverage_table(found, shown))
+    Console(emoji=False).print(_choices_table(found, shown))
     if find_spec("matplotlib") is None:
         console.print("matplotlib is not installed: no figure; run the same command where it is")
     else:
@@ -165,7 +165,7 @@ def verdicts(
     """
     from kmifqe.experiments import study_tables
 
-    console = Console(stderr=True)
+    console = Console(stderr=True, emoji=False)
     _refuse_others(out / "verdicts.json")
     study = _study(preset, records, only, half, policies, console)
     judged = _judged(study, shard, ray, console)
@@ -174,8 +174,8 @@ def verdicts(
     found = study_tables.verdicts(judged, preset)
     _write(found, out / "verdicts.json", console)
     shown = study.selection.half or "report"
-    Console().print(_confusion_table(found, shown))
-    Console().print(_power_table(found, shown))
+    Console(emoji=False).print(_confusion_table(found, shown))
+    Console(emoji=False).print(_power_table(found, shown))
 
 
 @app.command("faults")
@@ -193,7 +193,7 @@ def faults(
     from kmifqe.cli.session import keep_compiled_programs
     from kmifqe.experiments import faults as study
 
-    console = Console(stderr=True)
+    console = Console(stderr=True, emoji=False)
     chosen = study.preset_named(preset)
     _refuse_others(out / "faults.json")
     keep_compiled_programs()
@@ -201,7 +201,7 @@ def faults(
         there = study.run_missing(chosen, records, **where)
     found = study.summary(study.judge(there), preset, sys.argv[1:])
     _write(found, out / "faults.json", console)
-    Console().print(_faults_table(found.lines))
+    Console(emoji=False).print(_faults_table(found.lines))
 
 
 @app.command("differences")
@@ -228,7 +228,7 @@ def differences(
     from kmifqe.experiments.differences import preset_named, run_differences
     from kmifqe.experiments.study import shard_of
 
-    console = Console(stderr=True)
+    console = Console(stderr=True, emoji=False)
     _refuse_others(out / "differences.json")
     keep_compiled_programs()
     part = None if records_only else shard_of(shard or "1/1")
@@ -256,7 +256,7 @@ def differences(
             str(line["wrongly_separated"]),
             f"{line['median_width_ratio']:.2f}",
         )
-    Console().print(table)
+    Console(emoji=False).print(table)
     _write(found, out / "differences.json", console)
 
 

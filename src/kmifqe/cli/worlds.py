@@ -138,7 +138,7 @@ def _truth(
         record = {"env": env, "policy": policy, "noise": noise, "uniform_share": uniform_share, "seed": seed}
         typer.echo(to_json(record | asdict(truth), indent=2), nl=False)
     else:
-        Console().print(_truth_table(env, policy, truth))
+        Console(emoji=False).print(_truth_table(env, policy, truth))
 
 
 def _train(
@@ -202,7 +202,7 @@ def _train(
             show(now.steps, f"{stage}  return {now.last_return:.1f}, best {now.best_return:.1f}")
 
         choice = train(config, out, resume=resume, progress=show_returns)
-    console = Console()
+    console = Console(emoji=False)
     console.print(_choice_table(out, choice))
     for note in choice.notes:
         console.print(f"[yellow]warning:[/] {escape(note)}", highlight=False)
@@ -242,7 +242,7 @@ class _Rate(bars.ProgressColumn):
 @contextmanager
 def _progress_line(label: str, total: int, unit: str) -> Iterator[Callable[..., None]]:
     """Give a function of (done, text) that moves a line on stderr, so that stdout stays clean for --json."""
-    console = Console(stderr=True)
+    console = Console(stderr=True, emoji=False)
     text = bars.TextColumn("{task.description}")
     columns = (text, bars.BarColumn(), bars.MofNCompleteColumn(), _Rate(unit), bars.TimeRemainingColumn())
     with bars.Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as line:

@@ -337,7 +337,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
         from kmifqe.report.terminal import estimates_table, verdict_lines
 
-        lines = [Text.from_markup(line) for line in verdict_lines(self.verdicts)]
+        lines = [Text.from_markup(line, emoji=False) for line in verdict_lines(self.verdicts)]
         level = self.interval.level if self.interval else LEVEL
         return Group(estimates_table(self.estimates, level=level), *lines)
 

@@ -180,7 +180,7 @@ class TerminalWatch(Watch):
         if is_stored:
             self.say("behaviour density: as fitted before")
             return
-        Console().print(likelihood_table(report))
+        Console(emoji=False).print(likelihood_table(report))
         for warning in report.warnings:
             self.warn(warning)
 

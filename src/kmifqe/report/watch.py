@@ -71,7 +71,7 @@ def default_watch() -> Watch:
 
     from kmifqe.report.terminal import TerminalWatch
 
-    return TerminalWatch(Console(stderr=True))
+    return TerminalWatch(Console(stderr=True, emoji=False))
 
 
 def _in_notebook() -> bool:
