@@ -89,6 +89,21 @@ class TestTrust:
         assert jax.config.jax_compilation_cache_dir is None
         assert "others may replace it" in " ".join(capsys.readouterr().err.split())
 
+    @pytest.mark.skipif(
+        not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root gives folders away"
+    )
+    @pytest.mark.parametrize(
+        ("owner", "group", "mode"), [(12345, 0, 0o755), (12345, 0, 0o1777), (0, 12345, 0o770)]
+    )
+    def test_a_folder_in_another_users_or_groups_is_refused(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], owner: int, group: int, mode: int
+    ) -> None:
+        os.chown(tmp_path, owner, group)
+        tmp_path.chmod(mode)
+        keep_compiled_programs()
+        assert jax.config.jax_compilation_cache_dir is None
+        assert "others may replace it" in " ".join(capsys.readouterr().err.split())
+
     def test_a_shared_folder_of_the_users_own_choice_is_refused(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -176,6 +176,14 @@ def test_code_that_a_received_run_names_is_not_run_unasked(
     assert ran.exists()
 
 
+def test_a_name_of_any_length_is_looked_at_in_time(kmifqe_command, tmp_path):
+    options = {"data": "log.npz", "policy": "x" * 100_000, "behavior": "logged", "gamma": 0.5}
+    write_manifest(tmp_path, Manifest.of_run(options))
+    began = time.process_time()
+    assert kmifqe_command("resume", tmp_path).code == 2
+    assert time.process_time() - began < 8  # the square of its length took a minute
+
+
 @pytest.mark.parametrize(
     "options",
     [{"policy": "p"}, {"data": 3, "policy": "p"}, {"data": "d", "policy": "p", "gamma": "high"}],

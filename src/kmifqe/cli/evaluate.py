@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 RUNS = Path("runs")
 # In a name: all but letters, digits, "_.-" and signs such as emoji (from the arrows on), joined or not.
 UNSAFE = re.compile(r"[^\w.\-\u200d\u2190-\ud7ff\ufe0f\U0001f000-\U0001fffd]+")
+CODE = re.compile(
+    r"[\w.]:[A-Za-z_]"
+)  # in whatever may be imported as module:function, and in some file names
 FAILED = 3  # the exit code that --fail-on asks for; 2 is for mistakes in the input
 
 
@@ -331,13 +334,11 @@ def resume(
 
 def _refuse_code(options: dict[str, Any], directory: str, path: Path) -> None:
     """Ask in a terminal whether code that `path` names may be run, elsewhere refuse it."""
-    from kmifqe.io.policies.objects import IMPORTABLE
-
     # The policy inside gaussian:POLICY:STD may be code too. A file name with a colon is asked about as well.
     named = [
         str(options.get(name) or "").strip().removeprefix("gaussian:") for name in ("policy", "behavior")
     ]
-    code = [name for name in named if IMPORTABLE.search(name)]
+    code = [name for name in named if CODE.search(name)]
     if not code:
         return
     said = f"{path}: names code that would be run: {listed(code)}, imported from {shown(directory)}"

@@ -13,6 +13,7 @@ from pathlib import Path
 from kmifqe.errors import InputError
 
 COMPILED = "compiled"  # the folder of programs that JAX has compiled
+OF_THE_SYSTEM = (0, 65534)  # user ids: root, and whom Linux shows for users that a container does not know
 OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -50,7 +51,7 @@ def make_private(folder: Path) -> None:
 
 
 def refuse_shared(folder: Path) -> None:
-    """Refuse a folder that anybody but the user may write to, or replace: by owner, mode, and its parents' modes."""
+    """Refuse a folder that anybody but the user may write to, or replace: by owners and modes, its parents' too."""
     if os.name != "posix":  # elsewhere a user's folders are closed by other means than owner and mode
         return
     place = folder.resolve()
@@ -65,8 +66,12 @@ def refuse_shared(folder: Path) -> None:
             f"it, or look at what is in it and close it with: chmod 700 {folder}"
         )
     for parent in place.parents:
-        mode = parent.stat().st_mode
-        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        found = parent.stat()
+        is_shared = found.st_mode & stat.S_IWOTH or (
+            found.st_mode & stat.S_IWGRP and found.st_gid not in (0, os.getegid())
+        )
+        is_anothers = found.st_uid not in (*OF_THE_SYSTEM, os.geteuid())
+        if is_anothers or (is_shared and not found.st_mode & stat.S_ISVTX):
             raise InputError(
                 f"{folder}: lies in {parent}, where others may replace it, so it is not trusted as a cache"
             )
