@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import kmifqe
-from kmifqe import ranking
 from kmifqe.cli.app import with_ray_address
 from kmifqe.cluster import Cluster, Job, connect
 from kmifqe.errors import InputError
@@ -64,7 +63,7 @@ def cluster():
     ray.shutdown()
 
 
-def test_a_ranking_with_a_killed_worker_has_the_values_of_a_local_one(cluster, monkeypatch):
+def test_a_ranking_with_a_killed_worker_has_the_values_of_a_local_one(cluster):
     options = SMALL | {"seeds": 2, "rough": 2, "steps": 8_000, "save_seconds": 0.0}
     watch, found = Killer(), {}
     ranked = kmifqe.rank(
@@ -75,8 +74,6 @@ def test_a_ranking_with_a_killed_worker_has_the_values_of_a_local_one(cluster, m
         watch=watch,
         on_estimates=lambda e: found.update(far=e),
     )
-    # Several policies in one program are rounded in another way than each in its own, as a task has it.
-    monkeypatch.setattr(ranking, "policies_at_once", lambda *given: 1)
     local = kmifqe.rank(small_log(), policies(), **options, on_estimates=lambda e: found.update(near=e))
     assert watch.killed is not None
     again = watch.last[watch.killed.name]

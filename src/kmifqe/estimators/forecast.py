@@ -28,7 +28,6 @@ TIMED_STEPS = 50
 TIMED_SECONDS = 0.5  # for which a program is called again and again to measure its time
 TIMED_ROWS = 32_768  # rows of a timed initialisation and refresh, which are linear in rows
 FETCH_SECONDS = 5e-4  # one minibatch of one field from host memory, on two CPU cores (docs/guides/memory.md)
-CPU_POLICIES = 5  # trained side by side on a CPU
 WORKING_STATES = 3  # sizes of a policy's state that its share of a program takes, at most
 FETCHES = 4  # of them in a step of any estimator here
 
@@ -126,19 +125,19 @@ def make_forecast(estimator: Estimator, problem: Problem, plan: Plan, *, timed: 
 def policies_at_once(estimator: Estimator, problem: Problem, plan: Plan, policies: int) -> int:
     """Return how many of so many `policies` to train side by side: as many as memory holds, in turns of one size.
 
-    `estimator`, `problem` and `plan` are those of the fits; the problem has one policy. On a CPU five policies fill
-    the cores: more at a time were no faster, and an interrupted turn is lost to its last snapshot.
+    `estimator`, `problem` and `plan` are those of the fits; the problem has one policy. On a CPU it is one: its
+    networks fill the cores, five policies at a time save a sixth of the time at most, and a program for one policy
+    has the same bits wherever it runs, as a task on a cluster or here.
     """
-    if problem.is_on_host:
+    free = free_device_bytes()
+    if free is None or problem.is_on_host:
         return 1
     keys, seeded_problem = seeded(plan, problem)
     state = jax.eval_shape(partial(_init, estimator), keys, seeded_problem)
     own = sum(getattr(problem, name).nbytes for name in OF_POLICY if getattr(problem, name) is not None)
     # A program may hold a second state while it makes the next one; what else it needs is its working space.
     needed = own + WORKING_STATES * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
-    free = free_device_bytes()
-    room = int(MARGIN * (free_host_bytes() if free is None else free) / max(needed, 1))
-    most = max(1, min(policies, room, CPU_POLICIES if free is None else policies))
+    most = max(1, min(policies, int(MARGIN * free / max(needed, 1))))
     turns = -(-policies // most)
     return -(-policies // turns)
 
