@@ -152,7 +152,7 @@ def evaluate_within(
     took = time.perf_counter() - started
     beside = max(0.0, took - sum(each.seconds for each in result.estimates))  # compiling and examining
     if first != whole:
-        over = f"{duration(-budget.left)} more than the time given were needed for it"
+        over = f"it came {duration(-budget.left)} after the end of the time given"
         left = f"{duration(budget.left)} of the time is left" if budget.left >= 0 else over
         watch.say(f"first estimate{seen}: {_in_short(result)}; {left}")
     if is_small and first != whole and not goes_on:
@@ -160,8 +160,8 @@ def evaluate_within(
         if gained is not None and gained < SETTLED and result.verdict.word == "trustworthy":
             watch.say(
                 f"stopped early: {whole.networks} networks instead of {first.networks} would narrow the interval by "
-                f"about {percent(max(gained, 0.0))}; the rest of its width no network takes away, most of it another "
-                f"log would change. To train them all the same: {_going_on(folder)}"
+                f"about {percent(max(gained, 0.0))}; most of its width is what another log would change, which no "
+                f"network takes away. To train them all the same: {_going_on(folder)}"
             )
             return result
     unreached: list[tuple[Rung, float]] = []
