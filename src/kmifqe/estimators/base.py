@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -350,6 +351,28 @@ def value_units(problem: Problem, units: str, *, normalized: bool = True) -> Val
         return ValueUnits(problem.value_center, problem.value_scale)
     scale = _scale(jnp.max(jnp.abs(problem.rewards)), REWARDS)
     return ValueUnits(jnp.float32(0.0), scale if normalized else (1.0 - problem.gamma) * scale)
+
+
+def centred_rewards(problem: Problem) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Return the mean and the scale of the rewards of `problem`, in which an estimate by a ratio is equivariant."""
+    largest = jnp.maximum(jnp.max(jnp.abs(problem.rewards)), 1e-30)  # squares of large rewards overflow
+    shares = problem.rewards / largest
+    mean, std = jnp.mean(shares) * largest, jnp.std(shares) * largest
+    # Constant rewards are 0 once they are centred, in any unit.
+    return mean, jnp.where(std > 1e-6 * jnp.abs(mean), std, jnp.maximum(jnp.abs(mean), 1e-30))
+
+
+def value_by_ratio(ratios: Float[Array, " rows"], state: Any, problem: Problem) -> Float[Array, ""]:
+    """Return V̂, the mean of the `ratios` of the `value_rows` of the `state` times their rewards in `problem`.
+
+    The state also has the rewards' `reward_center` and `reward_scale`, and the `mean_weight` of a bootstrap.
+    """
+    mean = partial(mean_over_rows, weights=row_weights(problem, state.value_rows, state.mean_weight))
+    rewards = (problem.rewards[state.value_rows] - state.reward_center) / state.reward_scale
+    # Of every step of an endless task some row tells. After an end no row does, and the reward is 0: the ratio's
+    # own mean is the share of the steps that come before.
+    told = 1.0 if problem.counts.terminated == 0 else mean(ratios)
+    return state.reward_scale * mean(ratios * rewards) + told * state.reward_center
 
 
 # Rewards whose largest magnitude lies between these are learned as they are. On a linear-quadratic world FQE's

@@ -23,6 +23,7 @@ from kmifqe.estimators.base import (
     INPUTS_CHOICES,
     Estimator,
     Info,
+    centred_rewards,
     in_unit,
     input_scale,
     learning_rates,
@@ -35,6 +36,7 @@ from kmifqe.estimators.base import (
     require_counts,
     require_positive,
     row_weights,
+    value_by_ratio,
 )
 from kmifqe.estimators.registry import PRESETS, EstimatorEntry
 from kmifqe.estimators.sizing import FitSize
@@ -123,11 +125,7 @@ def make_dice(name: str, config: DICEConfig) -> Estimator:
         )
         all_weights = row_weights(problem, slice(None))
         mean_weight = None if all_weights is None else jnp.mean(all_weights)
-        largest = jnp.maximum(jnp.max(jnp.abs(problem.rewards)), 1e-30)  # squares of large rewards overflow
-        shares = problem.rewards / largest
-        mean, std = jnp.mean(shares) * largest, jnp.std(shares) * largest
-        scale = jnp.where(std > 1e-6 * jnp.abs(mean), std, jnp.maximum(jnp.abs(mean), 1e-30))
-        units = mean, scale, input_scale(problem, config.inputs)
+        units = *centred_rewards(problem), input_scale(problem, config.inputs)
         return DICEState(players, optimizer.init(players), players.zeta, rows, *units, mean_weight)
 
     def rewards_of(state: DICEState, problem: Problem, rows: Array) -> Array:
@@ -165,21 +163,9 @@ def make_dice(name: str, config: DICEConfig) -> Estimator:
         return zeta(state.averaged, state, problem, rows)
 
     def value(state: DICEState, problem: Problem) -> Float[Array, ""]:
-        rows = state.value_rows
-        mean = partial(mean_over_rows, weights=row_weights(problem, rows, state.mean_weight))
-        ratios = ratio(state, problem, rows)
-        # Of every step of an endless task some row tells. After an end no row does, and the reward is 0: the
-        # ratio's own mean is the share of the steps that come before.
-        told = 1.0 if problem.counts.terminated == 0 else mean(ratios)
-        around = mean(ratios * rewards_of(state, problem, rows))
-        return state.reward_scale * around + told * state.reward_center
+        return value_by_ratio(ratio(state, problem, state.value_rows), state, problem)
 
     return Estimator(name, config, init, step, value, default_steps=100_000, ratio=ratio)
-
-
-def _sized(size: FitSize) -> dict[str, Any]:
-    """Return the steps over which the learning rate falls: a network's size matters less than its opponent."""
-    return {"decay_steps": size.steps}
 
 
 def _entry(name: str, label: str, colors: tuple[str, str], summary: str, **settings: Any) -> EstimatorEntry:
@@ -194,7 +180,7 @@ def _entry(name: str, label: str, colors: tuple[str, str], summary: str, **setti
         summary=summary,
         page="docs/estimators/dice.md",
         steps_at=PRESETS.__getitem__,
-        sized=_sized,
+        sized=FitSize.decay,
         use_when="nothing is known of the behaviour density, and a ratio is wanted, for instance for mdr",
         avoid_when="a single number is wanted that need not be compared: two networks play against each other",
     )

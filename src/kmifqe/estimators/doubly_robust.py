@@ -31,7 +31,7 @@ from kmifqe.estimators.base import (
     require,
     row_weights,
 )
-from kmifqe.estimators.fqe import FQEConfig, make_fqe
+from kmifqe.estimators.fqe import FQEConfig, fqe_within
 from kmifqe.estimators.importance_sampling import ImportanceSamplingConfig, answered, per_decision
 from kmifqe.estimators.registry import PRESETS, EstimatorEntry, entry_named
 from kmifqe.estimators.sizing import FitSize
@@ -68,10 +68,6 @@ class DRState(NamedTuple):
     fqe: State
     bandwidth: Float[Array, ""]
     info: dict[str, Array]
-
-
-def _own_fqe(config: FQEConfig) -> Estimator:
-    return make_fqe(FQEConfig(**{field.name: getattr(config, field.name) for field in fields(FQEConfig)}))
 
 
 def td_errors(fqe: Estimator, state: State, problem: Problem) -> Float[Array, " n"]:
@@ -125,7 +121,7 @@ def _by_chunks(of_rows: Callable[[Array], Float[Array, " rows"]], n: int) -> Flo
 @cache  # one set of functions per name and config, so that jit compiles it once
 def make_dr(name: str, config: DRConfig) -> Estimator:
     """Return the per-decision doubly robust estimator called `name` with the settings `config`."""
-    fqe = _own_fqe(config)
+    fqe, offered = fqe_within(config)
 
     def init(key: Array, problem: Problem) -> DRState:
         check_trajectories(name, problem)
@@ -138,9 +134,6 @@ def make_dr(name: str, config: DRConfig) -> Estimator:
         inner, info = fqe.step(key, t, state.fqe, problem)
         return state._replace(fqe=inner), info | state.info
 
-    def value(state: DRState, problem: Problem) -> Float[Array, ""]:
-        return fqe.value(state.fqe, problem)
-
     def final_value(state: DRState, problem: Problem) -> Float[Array, ""]:
         return mended_along_episodes(config.weights, state.bandwidth, fqe, state.fqe, problem)
 
@@ -149,13 +142,10 @@ def make_dr(name: str, config: DRConfig) -> Estimator:
         config,
         init,
         step,
-        value,
         default_steps=fqe.default_steps,
         final_value=final_value,
-        q=lambda state, problem, states, actions: fqe.q(state.fqe, problem, states, actions),  # type: ignore[misc]
-        network=lambda state, problem: fqe.network(state.fqe, problem),  # type: ignore[misc]
-        arrived=fqe.arrived,
         uses_density=True,
+        **offered,
     )
 
 
@@ -197,7 +187,7 @@ def _ratio_estimator(config: MDRConfig) -> Estimator:
 @cache  # one set of functions per config, so that jit compiles it once
 def make_mdr(config: MDRConfig) -> Estimator:
     """Return the marginalised doubly robust estimator with the settings `config`."""
-    fqe, other = _own_fqe(config), _ratio_estimator(config)
+    (fqe, offered), other = fqe_within(config), _ratio_estimator(config)
     assert other.ratio is not None
     ratio = other.ratio
 
@@ -211,9 +201,6 @@ def make_mdr(config: MDRConfig) -> Estimator:
         of_ratio, ratio_info = other.step(for_ratio, t, state.ratio, problem)
         return MDRState(of_q, of_ratio), info | {"ratio_loss": ratio_info["loss"]}
 
-    def value(state: MDRState, problem: Problem) -> Float[Array, ""]:
-        return fqe.value(state.fqe, problem)
-
     def final_value(state: MDRState, problem: Problem) -> Float[Array, ""]:
         return mended_over_rows(partial(ratio, state.ratio, problem), fqe, state.fqe, problem)
 
@@ -222,13 +209,10 @@ def make_mdr(config: MDRConfig) -> Estimator:
         config,
         init,
         step,
-        value,
         default_steps=other.default_steps,
         final_value=final_value,
-        q=lambda state, problem, states, actions: fqe.q(state.fqe, problem, states, actions),  # type: ignore[misc]
-        network=lambda state, problem: fqe.network(state.fqe, problem),  # type: ignore[misc]
         ratio=lambda state, problem, rows: ratio(state.ratio, problem, rows),
-        arrived=fqe.arrived,
+        **offered,
     )
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -156,6 +156,27 @@ def make_fqe(config: FQEConfig = DEFAULT) -> Estimator:
         features=jax.jit(features),
         arrived=partial(soft_share, config.tau),
     )
+
+
+def fqe_within(config: FQEConfig) -> tuple[Estimator, dict[str, Any]]:
+    """Return FQE with the settings that `config` shares with it, and what an estimator built around it offers of it.
+
+    That estimator keeps FQE's state in the field `fqe` of its own: Q, its network, and V̂ while it trains are FQE's.
+    """
+    fqe = make_fqe(FQEConfig(**{field.name: getattr(config, field.name) for field in fields(FQEConfig)}))
+
+    def value(state: Any, problem: Problem) -> Float[Array, ""]:
+        return fqe.value(state.fqe, problem)
+
+    def q(state: Any, problem: Problem, states: Array, actions: Array) -> Float[Array, " n"]:
+        assert fqe.q is not None
+        return fqe.q(state.fqe, problem, states, actions)
+
+    def network(state: Any, problem: Problem) -> Network:
+        assert fqe.network is not None
+        return fqe.network(state.fqe, problem)
+
+    return fqe, {"value": value, "q": q, "network": network, "arrived": fqe.arrived}
 
 
 @cache  # one object per config, as of `make_fqe`

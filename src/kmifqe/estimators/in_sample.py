@@ -7,9 +7,9 @@ the same for a deterministic target, whose density a kernel stands in for; with 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cache, partial
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +17,8 @@ import optax
 from jaxtyping import Array, Float
 
 from kmifqe.errors import InputError
-from kmifqe.estimators.base import Estimator, Info, learning_rates, require, row_weights, soft_share
-from kmifqe.estimators.fqe import FQEConfig, FQEState, make_fqe
+from kmifqe.estimators.base import Estimator, Info, learning_rates, require, row_weights
+from kmifqe.estimators.fqe import FQEConfig, FQEState, fqe_within, make_fqe
 from kmifqe.estimators.registry import PRESETS, EstimatorEntry
 from kmifqe.estimators.sizing import FitSize
 from kmifqe.maths.kernel import effective_sample_size
@@ -78,9 +78,8 @@ def ratios(problem: Problem, largest: float) -> Float[Array, " in_sample"]:
 def make_in_sample(config: InSampleConfig) -> Estimator:
     """Return in-sample learning with the settings `config`."""
     name = "in-sample"
-    shared = {field: getattr(config, field) for field in FQEConfig.__dataclass_fields__}
-    fqe = make_fqe(FQEConfig(**shared))
-    unbounded = make_fqe(FQEConfig(**{**shared, "bounded": False})).q  # the loss must see what lies beyond
+    fqe, offered = fqe_within(config)
+    unbounded = make_fqe(replace(fqe.config, bounded=False)).q  # the loss must see what lies beyond
     optimizer = optax.adam(learning_rates(config))
     assert fqe.q is not None
     assert unbounded is not None
@@ -120,28 +119,7 @@ def make_in_sample(config: InSampleConfig) -> Estimator:
         info = {"loss": error, "mean_ratio": state.mean_ratio, "effective_rows": state.effective_rows}
         return state._replace(fqe=inner), info
 
-    def value(state: InSampleState, problem: Problem) -> Float[Array, ""]:
-        return fqe.value(state.fqe, problem)
-
-    def q(state: InSampleState, problem: Problem, states: Array, actions: Array) -> Float[Array, " n"]:
-        return asked(state.fqe, problem, states, actions)
-
-    def network(state: InSampleState, problem: Problem) -> Any:
-        assert fqe.network is not None
-        return fqe.network(state.fqe, problem)
-
-    return Estimator(
-        name,
-        config,
-        init,
-        step,
-        value,
-        default_steps=fqe.default_steps,
-        q=q,
-        network=network,
-        arrived=partial(soft_share, config.tau),
-        uses_density=True,
-    )
+    return Estimator(name, config, init, step, default_steps=fqe.default_steps, uses_density=True, **offered)
 
 
 ENTRIES = (

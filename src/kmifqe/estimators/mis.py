@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -176,11 +176,6 @@ def make_mis(config: MISConfig) -> Estimator:
     return Estimator(name, config, init, step, value, default_steps=100_000, uses_density=True)
 
 
-def _sized(size: FitSize) -> dict[str, Any]:
-    """Return the steps over which the learning rate falls."""
-    return {"decay_steps": size.steps}
-
-
 ENTRIES = (
     EstimatorEntry(
         name="mis",
@@ -195,7 +190,7 @@ ENTRIES = (
         summary="a learned ratio of states times the ratio of the action: no product over an episode",
         page="docs/estimators/mis.md",
         steps_at=PRESETS.__getitem__,
-        sized=_sized,
+        sized=FitSize.decay,
         use_when="episodes are long, states have few dimensions, and the density of actions is known",
         avoid_when="states have many dimensions: a kernel over them sees every state as far from every other",
     ),

@@ -33,6 +33,10 @@ class FitSize(NamedTuple):
         sizes = self._asdict()
         return sizes | {"decay_steps": sizes.pop("steps")}
 
+    def decay(self) -> dict[str, Any]:
+        """Return the steps over which the learning rate falls, alone: of a ratio the network's size matters less."""
+        return {"decay_steps": self.steps}
+
 
 # Up to so many rows -> hidden units, minibatch, learning rate, steps. A large network learns a log of a few thousand
 # rows by heart, and a large log is worth more steps (docs/estimators/fqe.md has what was tried).

@@ -16,6 +16,7 @@ from kmifqe.errors import InputError
 from kmifqe.estimators.base import (
     Estimator,
     Info,
+    centred_rewards,
     in_unit,
     input_scale,
     mean_over_rows,
@@ -27,6 +28,7 @@ from kmifqe.estimators.base import (
     require_positive,
     require_soft_target,
     row_weights,
+    value_by_ratio,
     value_units,
 )
 from kmifqe.estimators.registry import EstimatorEntry
@@ -102,11 +104,7 @@ def make_sr_dice(config: SRDICEConfig = PAPER) -> Estimator:
     def reward_units(problem: Problem) -> tuple[Array, Array]:
         if not config.center_rewards:
             return value_units(problem, "rewards")
-        largest = jnp.maximum(jnp.max(jnp.abs(problem.rewards)), 1e-30)  # squares of large rewards overflow
-        shares = problem.rewards / largest
-        mean, std = jnp.mean(shares) * largest, jnp.std(shares) * largest
-        # Constant rewards are 0 once they are centred, in any unit.
-        return mean, jnp.where(std > 1e-6 * jnp.abs(mean), std, jnp.maximum(jnp.abs(mean), 1e-30))
+        return centred_rewards(problem)
 
     def rewards_of(state: SRDICEState, problem: Problem, rows: Array) -> Array:
         return (problem.rewards[rows] - state.reward_center) / state.reward_scale
@@ -196,14 +194,7 @@ def make_sr_dice(config: SRDICEConfig = PAPER) -> Estimator:
         return features @ state.ratio / config.features
 
     def value(state: SRDICEState, problem: Problem) -> Float[Array, ""]:
-        rows = state.value_rows
-        mean = partial(mean_over_rows, weights=row_weights(problem, rows, state.mean_weight))
-        ratio = ratio_of(state, problem, rows)
-        # Of every step of an endless task some row tells. After an end no row does, and the reward is 0: the
-        # ratio's own mean is the share of the steps that come before.
-        told = 1.0 if problem.counts.terminated == 0 else mean(ratio)
-        around = mean(ratio * rewards_of(state, problem, rows))
-        estimate = state.reward_scale * around + told * state.reward_center
+        estimate = value_by_ratio(ratio_of(state, problem, state.value_rows), state, problem)
         return jnp.where(state.stage == 2, estimate, jnp.nan)  # no ratio yet, no value
 
     def arrived(steps: int, gamma: float) -> float | None:
