@@ -47,3 +47,12 @@ def test_bootstrap_intervals_hold_their_score() -> None:
     scores = dope_scores(truths + rng.standard_normal(30), truths)
     assert scores.rank_correlation.low < scores.rank_correlation.value < scores.rank_correlation.high
     assert regret(truths, truths, 1) == 0.0
+
+
+def test_a_policy_without_a_place_comes_last_and_its_error_still_counts() -> None:
+    wild = np.array([100.0, *TRUTHS[1:]])  # the worst policy seems to be the best
+    everyone, apart = dope_scores(wild, TRUTHS), dope_scores(wild, TRUTHS, ranked=np.arange(len(TRUTHS)) > 0)
+    assert everyone.regret_1.value == 1.0
+    assert apart.regret_1.value == 0.0
+    assert apart.rank_correlation.value == pytest.approx(1.0)
+    assert apart.absolute_error == everyone.absolute_error

@@ -287,8 +287,14 @@ def _scores(
     truth: Mapping[str, float],
     level: float,
 ) -> dict[str, Scores]:
-    """Return the scores of all estimators together, as this ranking has them, and of each alone."""
+    """Return the scores of all estimators together, as this ranking has them, and of each alone.
+
+    The ranking has policies whose estimate is not to be used apart from the rest, so there they come last.
+    """
     truths = np.array([truth[name] for name in names])
-    guesses = {TOGETHER: np.array([each.value for each in values])}
-    guesses |= {name: np.array([each[name].value for each in estimates]) for name in estimates[0]}
-    return {name: dope_scores(guess, truths, level=level) for name, guess in guesses.items()}
+    ranked = np.array([each.is_ranked for each in values])
+    together = dope_scores(np.array([each.value for each in values]), truths, ranked=ranked, level=level)
+    alone = {name: np.array([each[name].value for each in estimates]) for name in estimates[0]}
+    return {TOGETHER: together} | {
+        name: dope_scores(guess, truths, level=level) for name, guess in alone.items()
+    }

@@ -37,11 +37,19 @@ class Scores(msgspec.Struct, frozen=True, kw_only=True):
     absolute_error: Score  # in units of the range of the true values
 
 
-def dope_scores(estimates: np.ndarray, truths: np.ndarray, *, level: float = 0.95, seed: int = 0) -> Scores:
+def dope_scores(
+    estimates: np.ndarray,
+    truths: np.ndarray,
+    *,
+    ranked: np.ndarray | None = None,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Scores:
     """Return the scores of `estimates` (policies,) against `truths` (policies,).
 
-    An estimate that is not finite counts as the worst. `level` is that of the intervals, 0.95 by default, `seed` the
-    random seed of their bootstrap.
+    An estimate that is not finite counts as the worst. `ranked` says which policies have a place: those without come
+    after all others, because nobody would choose them; by default all have one. `level` is that of the intervals,
+    0.95 by default, `seed` the random seed of their bootstrap.
     """
     worst, best = float(truths.min()), float(truths.max())
     unit = max(best - worst, 1e-300)
@@ -49,12 +57,13 @@ def dope_scores(estimates: np.ndarray, truths: np.ndarray, *, level: float = 0.9
     scaled = (estimates - worst) / unit
     finite = np.where(np.isfinite(scaled), scaled, -CAP)
     guessed = np.clip(finite, -CAP, CAP)
+    order = guessed if ranked is None else np.where(ranked, guessed, guessed - 3.0 * CAP)
     rng = np.random.default_rng(seed)
     picks = rng.integers(0, len(true), (BOOTSTRAPS, len(true)))
 
-    def score(of: Callable[[np.ndarray, np.ndarray], float]) -> Score:
-        value = of(guessed, true)
-        again = np.array([of(guessed[pick], true[pick]) for pick in picks])
+    def score(of: Callable[[np.ndarray, np.ndarray], float], guess: np.ndarray = order) -> Score:
+        value = of(guess, true)
+        again = np.array([of(guess[pick], true[pick]) for pick in picks])
         again = again[np.isfinite(again)]
         if len(again) < BOOTSTRAPS // 2:
             return Score(value)
@@ -67,7 +76,7 @@ def dope_scores(estimates: np.ndarray, truths: np.ndarray, *, level: float = 0.9
         policies=len(true),
         rank_correlation=correlation if np.isfinite(correlation.value) else None,
         **{f"regret_{k}": score(lambda e, t, k=k: regret(e, t, k)) for k in TOP},  # type: ignore[misc]
-        absolute_error=score(lambda e, t: float(np.mean(np.abs(e - t)))),
+        absolute_error=score(lambda e, t: float(np.mean(np.abs(e - t))), guessed),
     )
 
 
