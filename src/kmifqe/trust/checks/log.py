@@ -360,7 +360,7 @@ def _cut(estimate: Estimate, facts: LogFacts) -> Check:
         "Q's values at next states are held among what the logged rewards can add up to: on average that takes off "
         f"{digits(cut)}, which adds up to {percent(share)} of the range of the rewards"
     )
-    finding += ". Q is running away." if CUT.level(share) != "ok" else "."
+    finding += ": Q is diverging." if CUT.level(share) != "ok" else "."
     advice = (
         "Log rows near the target's actions, renew the target network more slowly (smaller tau), or compare with "
         "another estimator."
