@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from kmifqe.estimators.base import Estimate
+from kmifqe.estimators.registry import find_entry
 from kmifqe.io.format import digits, percent
 from kmifqe.io.logs.faults import ORDER_ERRORS, Fault, LogFaults, TimeOrdered, faults_found, log_faults
 from kmifqe.mdp.problem import Problem, RowCounts
@@ -334,19 +335,25 @@ def _reward_range(estimate: Estimate, facts: LogFacts) -> Check:
     beyond = np.maximum(estimate.known - high, low - estimate.known)
     out = max(0.0, float(beyond.max())) / max(high - low, 1e-12 * max(abs(low), abs(high)), 1e-300)
     where = f"the logged rewards, {digits(low)} to {digits(high)}"
+    entry = find_entry(estimate.estimator)
+    follows_episodes = entry is not None and entry.needs_trajectories
+    why = "the weights of episodes are far from 1 on average" if follows_episodes else "Q is diverging"
     if out == 0.0:
         finding = f"V̂ lies within {where}, as a mean of rewards must."
     else:
         furthest = digits(float(estimate.known[np.argmax(beyond)]))
         finding = (
             f"V̂ of {int((beyond > 0).sum())} of {len(estimate.values)} seeds lies outside {where} (as far as "
-            f"{furthest}): a mean of rewards cannot, so Q is diverging."
+            f"{furthest}): a mean of rewards cannot, so {why}."
         )
     return REWARDS.check(
         "reward_range",
         out,
         finding,
-        "Lower the learning rate or renew the target network more slowly, or use an estimator that learns from "
+        "Use an estimator whose weights are divided by their mean (wis, wpdis), or one that does not weight episodes "
+        "(fqe, kmifqe)."
+        if follows_episodes
+        else "Lower the learning rate or renew the target network more slowly, or use an estimator that learns from "
         "logged actions only (kmifqe).",
         shown=lambda x: f"{percent(x)} of the range",
     )
