@@ -246,7 +246,10 @@ def size_within(
 
 
 def size_note(size: ProblemSize, whole: ProblemSize, networks: int) -> str:
-    """Return what the record of a ranking says of a recipe that is smaller than the `whole` one, else nothing."""
+    """Return what the record of a ranking says of the recipe for `size`, where it is smaller than the `whole` one's.
+
+    Every policy has so many `networks`. Nothing is said where the recipe is the whole one.
+    """
     return _note(Rung(size, networks), Rung(whole, networks))
 
 
