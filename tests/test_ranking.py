@@ -169,6 +169,7 @@ class Machine:
 def test_the_time_decides_how_large_the_networks_of_all_policies_are(monkeypatch, seconds, rows) -> None:
     machine, heard = Machine(seconds), Heard()
     monkeypatch.setattr(budget, "make_forecast", machine)
+    monkeypatch.setattr(budget, "policies_at_once", lambda estimator, problem, plan, policies: policies)
     problem = lqr_problem()[0]
     monkeypatch.setattr(budget, "size_of", lambda problem: ProblemSize(50_000, GAMMA))
     make = lambda size: [make_estimator("fqe", size=size)]  # noqa: E731

@@ -104,7 +104,6 @@ def measure_truths(
     task = describe_task(env_id)
     check_policy_fits_task(policy, task)
     act: Callable[[np.ndarray], np.ndarray] = policy
-    rng = np.random.default_rng(seed)
     if stochastic:
         draws = cast(StochasticPolicy, policy)
 
@@ -122,6 +121,7 @@ def measure_truths(
     steps = max(task.time_limit or 1, negligible)
     envs = max(1, min(episodes, MOST_ENVS))
     with EnvPool(task, envs, seed=seed, workers=workers, max_episode_steps=steps) as pool:
+        rng = np.random.default_rng(seed)  # not before the pool, which refuses a seed that is none
         played = play_episodes(pool, act, episodes, gammas=gammas, progress=progress)
     return tuple(_truth(gamma, number, played, steps) for number, gamma in enumerate(gammas))
 
