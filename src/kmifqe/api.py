@@ -410,12 +410,12 @@ def check_targets(estimators: Sequence[Estimator], stochastic: bool) -> None:
         if entry is not None and entry.targets == other:
             fitting = [each.name for each in entries() if each.targets in (kind, "both")]
             flag = (
-                "without --stochastic (stochastic=True)"
+                "leave --stochastic (stochastic=True) away"
                 if stochastic
-                else "with --stochastic (stochastic=True)"
+                else "add --stochastic (stochastic=True)"
             )
             raise InputError(
-                f"{estimator.name} judges {other} targets only; use it {flag}, or one of {', '.join(fitting)}"
+                f"{estimator.name} judges {other} targets only; {flag}, or use one of {', '.join(fitting)}"
             )
 
 

@@ -22,9 +22,9 @@ def test_kept_logs_are_listed_and_cleared(kmifqe_command, log_path):
     listed = kmifqe_command("cache", "list")
     assert listed.code == 0
     assert "log.npz" in listed.out
-    assert "1 logs" in listed.out
+    assert "1 log, " in listed.out
     assert kmifqe_command("dataset", "inspect", log_path) == first
-    assert "removed 1 logs" in kmifqe_command("cache", "clear").out
+    assert "removed 1 log " in kmifqe_command("cache", "clear").out
     assert "0 logs" in kmifqe_command("cache", "list").out
     assert kmifqe_command("dataset", "inspect", log_path) == first
 

@@ -49,6 +49,18 @@ def test_inspect_as_json_is_strict_json_even_for_a_broken_log(tmp_path, fields):
     assert summary["nan"]["rewards"] == N
     assert summary["rewards"]["mean"] is None
     assert len(summary["actions"]) == 2
+    assert summary["logged_controller"] is None
+
+
+def test_inspect_as_json_has_what_the_logged_controller_earned(tmp_path, fields):
+    fields["rewards"][:] = 2.0
+    fields["terminals"][:] = False
+    np.savez(tmp_path / "log.npz", **fields)
+    found = json.loads(run("inspect", tmp_path / "log.npz", "--gamma", 0.5, "--json").output)[
+        "logged_controller"
+    ]
+    assert found["value"] == pytest.approx(2.0)
+    assert found["gamma"] == 0.5
 
 
 def test_convert_keeps_the_log_and_asks_before_replacing(tmp_path, fields):

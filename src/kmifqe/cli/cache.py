@@ -40,7 +40,7 @@ def _list() -> None:
         table.add_row(escape(printable(name)), f"{entry.about.rows:,}", size(entry.size), used)
     console.print(table)
     total, most = sum(entry.size for entry in found), kept.most_kept()
-    console.print(f"{len(found)} logs, {size(total)} of at most {size(most)}", highlight=False)
+    console.print(f"{_count(len(found), 'log')}, {size(total)} of at most {size(most)}", highlight=False)
     programs = folders.compiled_programs()
     held = sum(program.stat().st_size for program in programs)
     console.print(f"{len(programs)} compiled programs, {size(held)}", highlight=False)
@@ -58,5 +58,9 @@ def _clear() -> None:
         kept.remove(entry)
     for program in programs:
         program.unlink(missing_ok=True)
-    sentence = f"removed {len(found)} logs and {len(programs)} compiled programs"
+    sentence = f"removed {_count(len(found), 'log')} and {_count(len(programs), 'compiled program')}"
     Console(emoji=False).print(sentence, highlight=False)
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number:,} {thing}{'s' * (number != 1)}"

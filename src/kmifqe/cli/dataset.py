@@ -16,11 +16,12 @@ from kmifqe.errors import InputError, printable
 from kmifqe.io.format import number
 from kmifqe.io.logs.load import load_dataset
 from kmifqe.io.logs.save import refuse_target, save_dataset
-from kmifqe.io.serialize import to_json
+from kmifqe.io.serialize import plain, to_json
 from kmifqe.mdp.transitions import Transitions
 
 if TYPE_CHECKING:
     from kmifqe.io.logs.summary import DatasetSummary, Spread
+    from kmifqe.trust.logged import LoggedValue
 
 # What is said of the log's own densities.
 DENSITIES = {
@@ -75,16 +76,19 @@ def _inspect(
     Example: kmifqe dataset inspect hopper_medium-v2.hdf5
     """
     from kmifqe.io.logs.summary import inspect  # with it comes scipy, which --help does without
+    from kmifqe.trust.interval import LEVEL
 
     if not 0.0 <= gamma < 1.0:
         raise InputError(f"gamma is {gamma}; expected 0 <= gamma < 1")
     log = load_dataset(data, max_episode_steps=max_episode_steps, check_finite=False, cache=not no_cache)
     summary = inspect(log)
+    worth = _worth(log, gamma)
     if as_json:
-        typer.echo(to_json(summary, indent=2).decode(), nl=False)
+        logged = None if worth is None else {"gamma": gamma, "level": LEVEL, **plain(worth)}
+        typer.echo(to_json(plain(summary) | {"logged_controller": logged}, indent=2).decode(), nl=False)
         return
     console = Console(emoji=False)
-    console.print(_overview(summary, _worth(log, gamma)))
+    console.print(_overview(summary, _said(worth, gamma)))
     console.print(_actions(summary))
     _print_each(console, "[cyan]note:[/]", summary.notes)
     _print_each(console, "[yellow]warning:[/]", summary.warnings)
@@ -124,16 +128,22 @@ def _print_each(console: Console, label: str, sentences: tuple[str, ...]) -> Non
         console.print(f"{label} {escape(sentence)}", highlight=False, soft_wrap=True)
 
 
-def _worth(log: Transitions, gamma: float) -> str:
-    """Return what the controller that made the log earned per step, discounted by `gamma`, with its interval."""
+def _worth(log: Transitions, gamma: float) -> LoggedValue | None:
+    """Return what the logged controller earned per step, discounted by `gamma`; None where that is unknown."""
     from kmifqe.mdp.returns import credited_returns
     from kmifqe.trust.interval import LEVEL
     from kmifqe.trust.logged import logged_value
 
     returns = credited_returns(log, gamma)
-    if not np.isfinite(returns).all():
+    return logged_value(returns, LEVEL) if np.isfinite(returns).all() else None
+
+
+def _said(found: LoggedValue | None, gamma: float) -> str:
+    """Return a logged controller's value and its interval in words."""
+    from kmifqe.trust.interval import LEVEL
+
+    if found is None:
         return "unknown: some rewards are not finite"
-    found = logged_value(returns, LEVEL)
     size = max(abs(found.low), abs(found.high))
     between = f"{number(found.low, size)} … {number(found.high, size)}"
     known = f"{number(found.value, size)} per step, (1 − γ) Σ γᵗ r with γ = {gamma:g}"
