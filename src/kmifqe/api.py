@@ -16,7 +16,7 @@ from typing import Any, Required, TypedDict
 import msgspec
 import numpy as np
 
-from kmifqe.behavior import FitReport, FitRequest, TanhMixture, fit_or_load, parse_behavior
+from kmifqe.behavior import FitConfig, FitReport, FitRequest, TanhMixture, fit_or_load, parse_behavior
 from kmifqe.budget import evaluate_within, first_sample, make_budget
 from kmifqe.cluster import Cluster, connect
 from kmifqe.errors import InputError, shown
@@ -170,7 +170,10 @@ def evaluate(
         for note in notes:
             watch.note(note)
         behavior = behavior_or_default(behavior, made, log, watch)
-        density, fit_report = find_density(behavior, made, log, target, policy_normalization, run, watch)
+        seconds = None if budget is None else budget.for_the_density
+        density, fit_report = find_density(
+            behavior, made, log, target, policy_normalization, run, watch, seconds
+        )
         build = partial(
             Problem.build,
             policy=target,
@@ -439,12 +442,14 @@ def find_density(
     normalization: str | None,
     run: RunDirectory | None,
     watch: Watch,
+    seconds: float | None = None,
 ) -> tuple[Behavior | Logged | None, FitReport | None]:
     """Return the behaviour density, read, parsed, or fitted now or earlier, and the report of its fit.
 
     `behavior` is as for `evaluate`, but chosen; without a density among the needs of the `estimators` nothing is read
     or fitted. A fit is of the `log` inside the `target`'s action bounds, and is kept in the folder of `run`, if there
-    is one. `normalization` is that of a policy that the density is made of; `watch` hears how far a fit is.
+    is one. `normalization` is that of a policy that the density is made of; `watch` hears how far a fit is. A fit may
+    be trained for so many `seconds`, by default as long as it takes.
     """
     if behavior is not None and not isinstance(behavior, str):
         return behavior, None
@@ -465,6 +470,7 @@ def find_density(
             log,
             low=low,
             high=high,
+            config=FitConfig(seconds=seconds),
             claim=claim,
             progress=lambda p: watch.update(
                 f"fitting the behaviour density: {p.step:,}/{p.steps:,} steps, held-out {max(p.held_out):.3f} nats"

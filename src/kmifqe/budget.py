@@ -33,6 +33,9 @@ FOR_A_RANKING = 2.0  # times as long: what depends on the log alone is done once
 # Of a ranking's time the first networks of all policies may take this share. The rest is for the contenders' further
 # networks, for compiling and for examining.
 FOR_ALL = 0.6
+# A fit of the behaviour density may take this share of the time: the first estimate waits for it, and should come
+# within a minute of ten.
+FOR_THE_DENSITY = 0.04
 FIRST_SECONDS = 45.0  # a whole recipe that takes less needs no first estimate before it
 # The first estimate learns from about so many rows of a larger log, but not from fewer episodes than these, whose
 # scatter its interval needs. Its steps are few, and KMIFQE's work for every row at each copy of the target network
@@ -56,6 +59,11 @@ class Budget:
 
     minutes: float
     began: float = field(default_factory=time.perf_counter)
+
+    @property
+    def for_the_density(self) -> float:
+        """Seconds that a fit of the behaviour density may take."""
+        return 60.0 * FOR_THE_DENSITY * self.minutes
 
     @property
     def left(self) -> float:

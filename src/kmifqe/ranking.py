@@ -36,7 +36,7 @@ from kmifqe.api import (
     follow_episodes,
     make_estimators,
 )
-from kmifqe.budget import FOR_A_RANKING, default_minutes, size_note, size_within, what_fixes_sizes
+from kmifqe.budget import FOR_A_RANKING, Budget, default_minutes, size_note, size_within, what_fixes_sizes
 from kmifqe.cluster import Cluster, Job, connect, memory_of, packed
 from kmifqe.errors import InputError, shown
 from kmifqe.estimators import Estimate, Estimator
@@ -201,7 +201,10 @@ def rank(
         for note in (*log.notes, *[DRAWN] * stochastic):
             watch.note(note)
         behavior = behavior_or_default(behavior, made, log, watch)
-        density, fit_report = find_density(behavior, made, log, targets[0], policy_normalization, run, watch)
+        seconds = None if minutes == math.inf else Budget(minutes).for_the_density
+        density, fit_report = find_density(
+            behavior, made, log, targets[0], policy_normalization, run, watch, seconds
+        )
         draws = DRAWS if stochastic else 0
         case, notes = _build(log, list(named), targets, density, gamma, follow_episodes(made), draws)
         for note in notes:

@@ -1,9 +1,11 @@
+from dataclasses import replace
+
 import jax
 import numpy as np
 import pytest
 from scipy import stats
 
-from kmifqe.behavior import FitConfig, TanhMixture, fit_behavior
+from kmifqe.behavior import FitConfig, TanhMixture, fit, fit_behavior
 from kmifqe.behavior.fit import held_out_rows
 from kmifqe.errors import InputError
 from kmifqe.worlds.pendulum import collect
@@ -113,6 +115,26 @@ def test_the_same_seed_gives_the_same_fit_and_another_does_not():
     )
     np.testing.assert_array_equal(first, again)
     assert np.abs(first - other).max() > 1e-3
+
+
+def test_a_fit_that_may_not_take_long_ends_its_schedule_sooner(monkeypatch):
+    """With no time at all it has the least steps, and its schedule ends there; with enough it is the same fit."""
+    monkeypatch.setattr(fit, "LEAST_STEPS", 40)
+    rates = []
+    schedule = fit._cosine
+    monkeypatch.setattr(
+        fit, "_cosine", lambda rate, steps, most: rates.append(most) or schedule(rate, steps, most)
+    )
+    states, actions, _ = bimodal(np.random.default_rng(3), 400)
+    episode = np.repeat(np.arange(20), 20)
+    long = replace(TINY, steps=400, patience=100)
+    whole, hurried, slow = (
+        fit_behavior(states, actions, episode, *BOX, config=replace(long, seconds=seconds))
+        for seconds in (None, 1e-9, 1e9)
+    )
+    assert (whole[1].steps, hurried[1].steps, slow[1].steps) == (400, 40, 400)
+    assert rates[40:44] == [400, 400, 40, 40]
+    np.testing.assert_array_equal(whole[1].log_likelihood, slow[1].log_likelihood)
 
 
 def test_restarts_fill_the_table():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +32,9 @@ class FitConfig:
     batch: int = 512  # rows a step
     learning_rate: float = 1e-3  # Adam's usual value; cosine decay to 0 over `steps` settles the fit
     steps: int | None = None  # at most; None: 1,500, or five passes over the log if that is more
+    seconds: float | None = (
+        None  # for training, where a time budget asks for it: fewer steps follow; None: no limit
+    )
     check_every: int = 100  # steps between looks at the held-out likelihood
     patience: int = 10  # checks without a gain in any count before stopping
     restarts: int = 1  # independent starts per count; more give the table a second standard error
@@ -43,6 +45,8 @@ class FitConfig:
             value = getattr(self, field)
             if value is not None and value < 1:
                 raise InputError(f"behaviour fit: {field} is {value}; expected at least 1")
+        if self.seconds is not None and not self.seconds > 0:
+            raise InputError(f"behaviour fit: seconds is {self.seconds}; expected above 0")
         if not self.components or min(self.components) < 1:
             raise InputError(f"behaviour fit: components is {self.components}; expected positive counts")
         if not 0 < self.held_out < 1:
@@ -68,6 +72,10 @@ class FitProgress(NamedTuple):
 
 Models = tuple[Network, optax.OptState]
 CHECK_CHUNK = 2048  # held-out rows at a time: bounds the memory of a check
+CHECK_ROWS = (
+    20_000  # held-out rows that are looked at where time is limited: a check then costs as much as 40 steps
+)
+LEAST_STEPS = 500  # however little time there is: a density of fewer steps is none
 
 
 class Rows(NamedTuple):
@@ -115,20 +123,26 @@ def train_networks(
     masks = jnp.where(np.arange(padded) < counts[:, None], 0.0, -jnp.inf)
     init_rng, batch_rng = np.random.default_rng(config.seed).spawn(2)
     most_steps = config.most_steps(len(train.states))
-    schedule = (config.learning_rate, most_steps)
-    optimizer = _optimizer(*schedule)
     sizes = (train.states.shape[1], config.hidden, padded, train.z.shape[1])
     starts = [init_network(init_rng, *sizes) for _ in counts]
     networks: Network = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *starts)
-    states = jax.vmap(optimizer.init)(networks)
+    states = jax.vmap(_OPTIMIZER.init)(networks)
     best = np.full(len(counts), -np.inf)
     best_networks, since, step = networks, 0, 0
+    started = time.perf_counter()
     while step < most_steps and since < config.patience:
+        before = time.perf_counter()
         chunk = min(config.check_every, most_steps - step)
         picked = batch_rng.integers(len(train.states), size=(chunk, config.batch), dtype=np.int32)
-        networks, states = _advance(schedule, networks, states, masks, edges, train, picked)
+        rates = _cosine(config.learning_rate, np.arange(step, step + chunk), most_steps)
+        networks, states = _advance(networks, states, masks, edges, train, picked, rates)
+        is_second = step == config.check_every
         step += chunk
         now = _held_out(networks, masks, edges, check)
+        if config.seconds is not None and is_second:  # the first steps waited for compilation
+            last = time.perf_counter()
+            more = int((config.seconds - (last - started)) / (last - before)) * chunk
+            most_steps = min(most_steps, max(step + more, LEAST_STEPS))
         better = now > best
         best_networks = _where_model(better, networks, best_networks)
         since = 0 if better.any() else since + 1
@@ -141,38 +155,41 @@ def train_networks(
     return Trained(best_networks, best.reshape(len(config.components), config.restarts), step)
 
 
-def _optimizer(learning_rate: float, most_steps: int) -> optax.GradientTransformation:
-    adam = optax.adam(optax.cosine_decay_schedule(learning_rate, most_steps))
-    return optax.chain(optax.clip_by_global_norm(10.0), adam)
+_OPTIMIZER = optax.chain(optax.clip_by_global_norm(10.0), optax.scale_by_adam())
 
 
-@partial(jax.jit, static_argnums=0)
+def _cosine(learning_rate: float, steps: np.ndarray, most_steps: int) -> np.ndarray:
+    """Return the learning rates of these `steps`, which fall from `learning_rate` to 0 at `most_steps`."""
+    return (0.5 * learning_rate * (1.0 + np.cos(np.pi * steps / most_steps))).astype(np.float32)
+
+
+@jax.jit
 def _advance(
-    schedule: tuple[float, int],
     networks: Network,
     states: optax.OptState,
     masks: jax.Array,
     edges: jax.Array,
     rows: Rows,
     picked: jax.Array,
+    rates: jax.Array,
 ) -> Models:
     """Return all models one gradient step on for each row of `picked`, the minibatches' row numbers.
 
-    The models share each minibatch, so that counts compare in pairs.
+    The models share each minibatch, so that counts compare in pairs. `rates` are the steps' learning rates.
     """
-    optimizer = _optimizer(*schedule)
 
-    def one_step(carry: Models, numbers: jax.Array) -> tuple[Models, None]:
+    def one_step(carry: Models, given: tuple[jax.Array, jax.Array]) -> tuple[Models, None]:
+        numbers, rate = given
         minibatch = jax.tree.map(lambda array: array[numbers], rows)
 
         def one_model(network: Network, state: optax.OptState, mask: jax.Array) -> Models:
             gradient = jax.grad(_loss)(network, mask, edges, minibatch)
-            update, state = optimizer.update(gradient, state)
-            return optax.apply_updates(network, update), state
+            update, state = _OPTIMIZER.update(gradient, state)
+            return optax.apply_updates(network, jax.tree.map(lambda each: -rate * each, update)), state
 
         return jax.vmap(one_model)(*carry, masks), None
 
-    carry, _ = jax.lax.scan(one_step, (networks, states), picked)
+    carry, _ = jax.lax.scan(one_step, (networks, states), (picked, rates))
     return carry
 
 
@@ -234,11 +251,14 @@ def fit_behavior(
     state_mean, state_std = _state_scale(states[~held])
     latent = support.to_latent(actions)
     standardised = (np.asarray(states, np.float32) - state_mean) / state_std
-    log_jacobian = float(latent.log_jacobian[held].sum(axis=1).mean())
+    looked_at = np.flatnonzero(held)
+    if config.seconds is not None:
+        looked_at = looked_at[:: -(-len(looked_at) // CHECK_ROWS)]
+    log_jacobian = float(latent.log_jacobian[looked_at].sum(axis=1).mean())
 
     train, check = (
         Rows(*(jnp.asarray(array[rows]) for array in (standardised, latent.z, latent.side)))
-        for rows in (~held, held)
+        for rows in (~held, looked_at)
     )
     trained = train_networks(train, check, jnp.asarray(support.edges), log_jacobian, config, progress)
     fits = [
@@ -327,7 +347,9 @@ def fit_or_load(
         "episode": digest(t.episode),
         "low": digest(None if low is None else np.asarray(low)),
         "high": digest(None if high is None else np.asarray(high)),
-        "config": digest(to_json(config)),
+        "config": digest(
+            to_json(replace(config, seconds=None))
+        ),  # more time may be given to a run that goes on
     }
     report = None if folder is None or afresh else _read_kept(folder, fitted_on)
     if folder is not None and report is not None:
