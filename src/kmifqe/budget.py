@@ -35,7 +35,7 @@ FOR_A_RANKING = 2.0  # times as long: what depends on the log alone is done once
 FOR_ALL = 0.6
 # A fit of the behaviour density may take this share of the time: the first estimate waits for it, and should come
 # within a minute of ten.
-FOR_THE_DENSITY = 0.04
+FOR_THE_DENSITY = 0.02
 FIRST_SECONDS = 45.0  # a whole recipe that takes less needs no first estimate before it
 # The first estimate learns from about so many rows of a larger log, but not from fewer episodes than these, whose
 # scatter its interval needs. Its steps are few, and KMIFQE's work for every row at each copy of the target network

@@ -12,6 +12,9 @@ from kmifqe.io.serialize import plain
 LARGEST_KS = 0.05  # the largest gap between stated and observed probabilities that we let pass
 
 
+SHARE_OF_CLIPPED = 5e-4  # of the actions on a bound, from which on the log is said to be clipped
+
+
 @dataclass(frozen=True)
 class Calibration:
     """How the probability integral transform of held-out actions differs from uniform, per dimension."""
@@ -76,7 +79,7 @@ class FitReport:
     def warnings(self) -> tuple[str, ...]:
         """Sentences a person should read before trusting the density; empty if there is nothing to say."""
         found = []
-        if (self.on_bound > 0).any():
+        if (self.on_bound >= SHARE_OF_CLIPPED).any():
             found.append(
                 f"up to {self.on_bound.max():.1%} of the actions sit exactly on a bound: the log was "
                 "clipped, and the density there is that share over the width of the boundary layer"
