@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import kmifqe
+from heard import Heard
 from kmifqe import budget
 from kmifqe.budget import make_budget
 from kmifqe.errors import InputError
 from kmifqe.estimators.sizing import ProblemSize, fit_size, ladder
 from kmifqe.report.result import Result
-from kmifqe.report.watch import Watch
 from kmifqe.store import Interrupted
 from kmifqe.store.manifest import FINISHED
 
@@ -31,18 +31,6 @@ def a_log(n: int = 400) -> kmifqe.Transitions:
 
 def policy(states: np.ndarray) -> np.ndarray:
     return 0.3 * states[:, :1]
-
-
-class Heard(Watch):
-    """Keeps what it hears."""
-
-    def __init__(self) -> None:
-        self.sentences: list[str] = []
-
-    def say(self, sentence: str) -> None:
-        self.sentences.append(sentence)
-
-    warn = note = say
 
 
 @pytest.mark.parametrize("rows", [500, 30_000, 100_000, 1_000_000])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from estimators.small import logged, lqr_problem, make_world, quick
+from heard import Heard
 from kmifqe import Ranking, budget, rank
 from kmifqe.budget import size_within
 from kmifqe.errors import InputError
@@ -16,23 +17,9 @@ from kmifqe.estimators import fit, make_estimator
 from kmifqe.estimators.sizing import ProblemSize, fit_size, size_of
 from kmifqe.io.serialize import plain
 from kmifqe.ranking import joined, name_policies
-from kmifqe.report.watch import Watch
 from kmifqe.store import Interrupted
 from kmifqe.trust.verdict import ORDER
 from kmifqe.worlds.stochastic_lqr import stochastic_target
-
-
-class Heard(Watch):
-    """Keeps what it hears."""
-
-    def __init__(self) -> None:
-        self.sentences: list[str] = []
-
-    def say(self, sentence: str) -> None:
-        self.sentences.append(sentence)
-
-    warn = note = say
-
 
 GAINS = {"far.zip": -0.6, "near.zip": 0.3, "middle.zip": 0.0}
 GAMMA = 0.8
