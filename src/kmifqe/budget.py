@@ -168,8 +168,8 @@ def evaluate_within(
         if gained is not None and gained < SETTLED and result.verdict.word == "trustworthy":
             watch.say(
                 f"stopped early: {whole.networks} networks instead of {first.networks} would narrow the interval by "
-                f"about {percent(max(gained, 0.0))}; most of its width is what another log would change, which no "
-                f"network takes away. To train them all the same: {_going_on(folder)}"
+                f"about {percent(max(gained, 0.0))}; the rest of its width no further network takes away. To train "
+                f"them all the same: {_going_on(folder)}"
             )
             return result
     unreached: list[tuple[Rung, float]] = []

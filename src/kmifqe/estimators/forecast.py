@@ -126,7 +126,7 @@ def policies_at_once(estimator: Estimator, problem: Problem, plan: Plan, policie
     """Return how many of so many `policies` to train side by side: as many as memory holds, in turns of one size.
 
     `estimator`, `problem` and `plan` are those of the fits; the problem has one policy. On a CPU it is one: its
-    networks fill the cores, five policies at a time save a sixth of the time at most, and a program for one policy
+    networks fill the cores, five policies at a time saved a fifth of the time at most, and a program for one policy
     has the same bits wherever it runs, as a task on a cluster or here.
     """
     free = free_device_bytes()
