@@ -6,14 +6,17 @@
 # A row without a method has all its methods that have no record yet, in one process: auto then averages the two fits
 # that KMIFQE and FQE have anyway.
 #
-# Logs and truths are made first, all rows at once, so give few rows at a time where cores are few; a fit begins when its
-# row is ready and a place is free. What SECONDS cut short goes on from its snapshot next time.
-# PRESET (fast), RESULTS (experiments/results), WORK (experiments-work), KMIFQE (the command) and WORKERS (2, a row) are
-# taken from the environment. Words of each part: $WORK/words/.
+# Logs and truths are made first, in the order of the rows; a fit begins when its row is ready and a place is free. What
+# SECONDS cut short goes on from its snapshot next time.
+# PRESET (fast), RESULTS (experiments/results), WORK (experiments-work), KMIFQE (the command), PREPARE (2, rows whose
+# logs are made at once) and WORKERS (processes for each of these, as many as fill the cores) are taken from the
+# environment. Words of each part: $WORK/words/.
 set -u
 if [ $# -lt 3 ]; then echo "usage: $0 JOBS SECONDS ROW[:METHOD]..." >&2; exit 2; fi
 jobs_at_once=$1 seconds=$2; shift 2
 preset=${PRESET:-fast} results=${RESULTS:-experiments/results} work=${WORK:-experiments-work} command=${KMIFQE:-kmifqe}
+at_once=${PREPARE:-2}
+workers=${WORKERS:-$(( ($(nproc) + at_once - 1) / at_once ))}
 words=$work/words ready=$work/ready-$preset
 mkdir -p "$words" "$ready"
 rm -f "$ready"/*  # what is there already is found by --resume, and may have gone since
@@ -23,7 +26,7 @@ left() { echo $((seconds - (SECONDS - begun))); }
 
 prepare() {  # ROW: on the processor, away from the fits
   JAX_PLATFORMS=cpu timeout "$(left)" $command reproduce data --preset "$preset" --only "$1" --resume \
-    --results "$work/data-records" --work "$work" --workers "${WORKERS:-2}" > "$words/$1" 2>&1 \
+    --results "$work/data-records" --work "$work" --workers "$workers" > "$words/$1" 2>&1 \
     && touch "$ready/$1" && echo "$((SECONDS - begun)) s: $1 is ready" || echo "$1 was not made ready: $words/$1"
 }
 
@@ -35,11 +38,18 @@ fit() {  # ROW, or ROW:METHOD
   echo "$((SECONDS - begun)) s: $1, exit code $?: $(tr '\r' '\n' < "$said" | grep -v '^ *$' | tail -n 1)"
 }
 
-waiting=("$@") preparing=()
-for row in $(printf '%s\n' "$@" | cut -d: -f1 | sort -u); do
-  if [ "$row" = pendulum ]; then touch "$ready/$row"  # its log is made by the fit, in seconds
-  else prepare "$row" & preparing+=($!); fi
-done
+waiting=("$@")
+prepare_all() {
+  local row
+  for row in $(printf '%s\n' "$@" | cut -d: -f1 | awk '!seen[$0]++'); do
+    if [ "$row" = pendulum ]; then touch "$ready/$row"; continue; fi  # its log is made by the fit, in seconds
+    while [ "$(jobs -rp | wc -l)" -ge "$at_once" ]; do sleep 1; done
+    [ "$(left)" -gt 15 ] || break
+    prepare "$row" &
+  done
+  wait
+}
+prepare_all "$@" & preparing=($!)
 fits=()
 alive() { local n=0 pid; for pid in "$@"; do kill -0 "$pid" 2> /dev/null && n=$((n + 1)); done; echo $n; }
 while [ ${#waiting[@]} -gt 0 ] && [ "$(left)" -gt 15 ]; do

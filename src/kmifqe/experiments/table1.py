@@ -18,7 +18,7 @@ from kmifqe.experiments.presets import METHODS, Row, file_rows, fitted_rows, row
 from kmifqe.experiments.records import error_of, settings_hash
 from kmifqe.mdp.problem import Problem
 from kmifqe.store.checkpoints import CheckpointFolder
-from kmifqe.trust.checks import measure
+from kmifqe.trust.checks import Shared, measure
 from kmifqe.trust.choice import average
 from kmifqe.trust.interval import interval_of
 from kmifqe.trust.verdict import judge_run
@@ -48,11 +48,12 @@ def run_row(name: str, context: Context) -> None:
     counts = {"rows": len(log.transitions), "episodes": log.transitions.n_episodes}
     counts |= {"in_sample": problem.counts.in_sample, "terminated": problem.counts.terminated}
     estimates: dict[str, Estimate] = {}
+    shared = Shared()
     for method, settings in wanted.items():
         members = METHODS[method].members
         for each in members or (method,):
             if each not in estimates:
-                estimates[each], problem = _fit(row, each, problem, context)
+                estimates[each], problem = _fit(row, each, problem, shared, context)
         if members:
             estimates[method] = average(method, [estimates[each] for each in members])
         estimate = estimates[method]
@@ -76,11 +77,14 @@ def run_row(name: str, context: Context) -> None:
         _checkpoints(row, method, context).clear()
 
 
-def _fit(row: Row, method: str, problem: Problem, context: Context) -> tuple[Estimate, Problem]:
+def _fit(
+    row: Row, method: str, problem: Problem, shared: Shared, context: Context
+) -> tuple[Estimate, Problem]:
     """Return the estimate of a method that is fitted, and the problem to go on with.
 
     `row` names the log that `problem` was built from. What users get is fitted as they get it: every network weights
-    the episodes in its own way, and what checks look at is measured.
+    the episodes in its own way, and what checks look at is measured; `shared` keeps what the fits of a row have in
+    common.
     """
     run, is_default = context.preset.run_of(method, row.kind, _size(row, context)), METHODS[method].is_default
     estimate, problem = context.fit(
@@ -91,7 +95,7 @@ def _fit(row: Row, method: str, problem: Problem, context: Context) -> tuple[Est
         checkpoints=_checkpoints(row, method, context),
     )
     if is_default:
-        estimate = replace(estimate, measurements=measure(run.estimator, estimate, problem))
+        estimate = replace(estimate, measurements=measure(run.estimator, estimate, problem, shared))
     return estimate.without_state(), problem
 
 
