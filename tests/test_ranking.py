@@ -160,7 +160,7 @@ def test_the_time_decides_how_large_the_networks_of_all_policies_are(monkeypatch
     problem = lqr_problem()[0]
     monkeypatch.setattr(budget, "size_of", lambda problem: ProblemSize(50_000, GAMMA))
     make = lambda size: [make_estimator("fqe", size=size)]  # noqa: E731
-    assert size_within(4.0, problem, 3, 2, make, heard).rows == rows
+    assert size_within(4.0, problem, 3, 2, make, heard).recipe_rows == rows
     assert {len(plan.seeds) for plan in machine.timed} == {6}  # two networks each of three policies at once
     said = " ".join(heard.sentences)
     assert ("not reached" in said) == (rows < 50_000)
@@ -173,7 +173,7 @@ def test_a_ranking_that_is_resumed_keeps_the_size_of_its_networks(tmp_path, monk
     )  # of the recipes that the time allows: it is measured, and differs from run to run
     monkeypatch.setattr(
         "kmifqe.ranking.size_within",
-        lambda minutes, problem, *_: ProblemSize(min(next(sizes), size_of(problem).rows), GAMMA),
+        lambda minutes, problem, *_: size_of(problem).with_recipe(next(sizes)),
     )
     options = {
         "gamma": GAMMA,

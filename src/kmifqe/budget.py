@@ -297,4 +297,4 @@ def _note(rung: Rung, whole: Rung, seen: str = "") -> str:
 
 def _part(rung: Rung, whole: Rung) -> str:
     """Return what the files of a rung's fits are called after; the whole recipe's have the estimator's name alone."""
-    return "" if rung == whole else f"{rung.size.rows}-rows-{rung.networks}-networks"
+    return "" if rung == whole else f"{rung.size.recipe_rows}-rows-{rung.networks}-networks"

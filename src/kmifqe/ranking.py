@@ -213,7 +213,7 @@ def rank(
         whole = size_of(case.problem)
         own = None if run is None else run.begun_with.get(SIZED_FOR)
         if isinstance(own, int):  # a run that is resumed on a machine that is slower now must not begin anew
-            chosen = whole._replace(rows=min(own, whole.rows))
+            chosen = whole.with_recipe(own)
         elif are_fixed or minutes == math.inf:
             chosen = whole
         else:
@@ -231,7 +231,7 @@ def rank(
         del log
         networks = _Networks(case, made, steps, run, watch, cluster)
         if run is not None:
-            run.begin_ranking({SIZED_FOR: chosen.rows})
+            run.begin_ranking({SIZED_FOR: chosen.recipe_rows})
         estimates = _allocate(networks, all_seeds, rough, minutes, accept, watch)
         on_estimates(dict(zip(case.names, estimates)))
         ranking = judged_ranking(

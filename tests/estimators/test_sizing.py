@@ -65,7 +65,27 @@ def test_steps_that_are_asked_for_win_and_change_no_network() -> None:
 
 def test_the_size_of_a_problem_is_that_of_its_rows_and_its_discount() -> None:
     problem, _, _ = lqr_problem(0.8)
-    assert size_of(problem) == (problem.counts.used, pytest.approx(0.8))
+    assert size_of(problem) == (problem.counts.used, pytest.approx(0.8), None)
+
+
+def test_the_recipe_of_a_smaller_log_goes_over_a_large_one_less_often() -> None:
+    size, small = ProblemSize(1_000_000, 0.99), ProblemSize(40_000, 0.99)
+    assert size.with_recipe(40_000).recipe_rows == 40_000
+    assert size.with_recipe(2_000_000) == size
+    here, there = fit_size(size.with_recipe(40_000)), fit_size(small)
+    assert here.settings() == there.settings()
+    assert here.passes == pytest.approx(there.passes * 40_000 / 1_000_000)
+
+
+@pytest.mark.parametrize(
+    ("rows", "recipe", "metrics"),
+    [(1_000, 1_000, 30), (100_000, 100_000, 30), (1_000_000, 1_000_000, 15), (1_000_000, 40_000, 6)],
+)
+def test_a_fit_learns_a_metric_for_every_time_that_it_goes_over_the_log(
+    rows: int, recipe: int, metrics: int
+) -> None:
+    made = make_estimator("kmifqe", size=ProblemSize(rows, 0.99).with_recipe(recipe))
+    assert made.default_steps // made.config.target_period == metrics
 
 
 @pytest.mark.parametrize("name", SIZED)

@@ -14,6 +14,18 @@ class ProblemSize(NamedTuple):
 
     rows: int  # logged transitions that can be learned from
     gamma: float
+    like: int | None = (
+        None  # a smaller log has so many rows, whose recipe is taken; None: the log's own recipe
+    )
+
+    @property
+    def recipe_rows(self) -> int:
+        """How many rows the log has whose recipe is taken."""
+        return self.rows if self.like is None else self.like
+
+    def with_recipe(self, rows: int) -> ProblemSize:
+        """Return this size with the recipe of a log of so many `rows`, or with its own where it has no more."""
+        return self._replace(like=rows if rows < self.rows else None)
 
 
 TYPICAL = ProblemSize(rows=100_000, gamma=0.99)  # where no problem is known yet
@@ -27,10 +39,12 @@ class FitSize(NamedTuple):
     learning_rate: float
     steps: int
     tau: float  # share of the network that moves into the target network at each step
+    passes: float  # how often the steps go over the log
 
     def settings(self) -> dict[str, Any]:
         """Return these sizes as config fields, with a learning rate that falls over all of the steps."""
         sizes = self._asdict()
+        del sizes["passes"]
         return sizes | {"decay_steps": sizes.pop("steps")}
 
     def decay(self) -> dict[str, Any]:
@@ -60,11 +74,12 @@ def size_of(problem: Problem) -> ProblemSize:
 
 def fit_size(size: ProblemSize, steps: int | None = None) -> FitSize:
     """Return the sizes of a fit to a problem of this `size`, with `steps` steps if they are given."""
-    _, hidden, batch, learning_rate, own = next(line for line in SIZES if size.rows <= line[0])
+    _, hidden, batch, learning_rate, own = next(line for line in SIZES if size.recipe_rows <= line[0])
     total = own if steps is None else steps
     low, high = TAU
     tau = min(max(FOLDS / (total * (1.0 - size.gamma)), low), high)
-    return FitSize(hidden, batch, learning_rate, total, round(tau, 4))
+    passes = total * batch / max(size.rows, 1)
+    return FitSize(hidden, batch, learning_rate, total, round(tau, 4), passes)
 
 
 # --- Under a time budget: from a first estimate to the recipe above
@@ -97,7 +112,7 @@ def ladder(size: ProblemSize, networks: int) -> tuple[Rung, ...]:
 
     The first one gives the first estimate, the last one is the whole recipe with all of the `networks`.
     """
-    first = Rung(size._replace(rows=min(size.rows, FIRST_ROWS)), min(FIRST_NETWORKS, networks))
+    first = Rung(size.with_recipe(FIRST_ROWS), min(FIRST_NETWORKS, networks))
     return (first, *(rung for rung in _rungs(size, networks) if rung.work > first.work))
 
 
@@ -107,6 +122,6 @@ def _rungs(size: ProblemSize, networks: int) -> Iterator[Rung]:
         if rows >= min(FIRST_ROWS, size.rows):
             # Half of the networks of the first recipe would hardly be more than the first estimate has.
             few = networks if rows <= FIRST_ROWS else -(-networks // 2)
-            yield from (Rung(size._replace(rows=rows), each) for each in dict.fromkeys((few, networks)))
+            yield from (Rung(size.with_recipe(rows), each) for each in dict.fromkeys((few, networks)))
         if bound >= size.rows:
             return

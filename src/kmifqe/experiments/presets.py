@@ -96,6 +96,9 @@ class Preset:
     # Texts such as "field=value", by base; those of "" are for every method that is not a user's default.
     settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     fast: bool = True  # whether KMIFQE has its fast settings or the paper's
+    # What users get has at most the recipe of a log with so many rows, where a machine's time allows no larger one
+    # (`budget`); None: each log's own recipe.
+    recipe_rows: int | None = None
     fit_settings: Mapping[str, Any] = field(default_factory=dict)  # fields of behavior.FitConfig
     pendulum_truth_episodes: int = 1_500
     tasks: tuple[str, ...] = tuple(TASKS)
@@ -187,6 +190,7 @@ PRESETS = {
         training=Training(steps=1_000_000, envs=32, hidden=256, episodes=10),
         steps={"fqe": 200_000, "sr-dice": (10_000, 35_000, 85_000)},
         settings={"sr-dice": ("tau=0.02",)},
+        recipe_rows=200_000,  # what two cores reach in the ten minutes that `evaluate` takes by default
     ),
     "paper": Preset(
         name="paper",

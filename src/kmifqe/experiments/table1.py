@@ -168,7 +168,7 @@ def _size(row: Row, context: Context) -> ProblemSize:
     rows = (
         settings["rows"] if "rows" in settings else len(read_log(row.name, context).transitions)
     )  # of a file
-    return ProblemSize(rows, row.gamma)
+    return ProblemSize(rows, row.gamma).with_recipe(context.preset.recipe_rows or rows)
 
 
 def _fit_settings(row: Row, context: Context) -> dict[str, Any]:

@@ -115,12 +115,16 @@ DEFAULT = KMIFQEConfig(
     bandwidth_period=4,
     tau=0.02,
 )
-METRICS = 30  # in a fit of the default sizes
+# Metrics in a fit of the default sizes: one for every time that its steps go over the log, but so few and so many at
+# least and at most. Each takes the Hessians of all rows, which on a large log is more work than the steps in between.
+METRICS = (6, 30)
 
 
 def _sized(size: FitSize) -> dict[str, Any]:
     """Return the sizes of a fit, and the steps between its metrics."""
-    return size.settings() | {"target_period": max(1, size.steps // METRICS)}
+    least, most = METRICS
+    metrics = min(max(int(size.passes), least), most)
+    return size.settings() | {"target_period": max(1, size.steps // metrics)}
 
 
 def _default_at_preset(preset: str, steps: int | None) -> dict[str, Any]:
