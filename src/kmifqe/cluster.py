@@ -84,6 +84,13 @@ class Link:
         if snapshot.step < self._steps and self.is_stopping():
             raise Interrupted(self._name, snapshot, self._steps)
 
+    def stop_if_asked(self, last: Snapshot | None) -> None:
+        """Raise Interrupted where a stop was asked for, after giving the keeper the `last` snapshot."""
+        if self.is_stopping():
+            if last is not None:
+                self.save(last)
+            raise Interrupted(self._name, last, self._steps)
+
     def progress(self, progress: Progress) -> None:
         """Tell the keeper how far the fit is."""
         said = TaskProgress(

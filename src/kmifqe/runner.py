@@ -294,6 +294,9 @@ class _From:
     def save(self, snapshot: Snapshot) -> None:
         raise AssertionError("never due")
 
+    def stop_if_asked(self, last: Snapshot | None) -> None:
+        """Go on: what is left of these steps was waited for."""
+
 
 def train_on_cluster(
     cluster: Cluster,

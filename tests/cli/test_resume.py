@@ -87,8 +87,9 @@ def test_a_stopped_run_goes_on_with_the_same_bits(
     assert refused.code == 2
     assert "unfinished run; --resume" in refused.err
 
-    # 14 records are left of FQE; then at the second of KMIFQE's steps 5, 10, 15, 20.
-    stop_after(1 + 14 + 1 + 2)
+    # 14 records are left of FQE; then it is asked at each of KMIFQE's steps, and twice at those that it can begin
+    # from, 5, 10, 15 and 20.
+    stop_after(1 + 14 + 1 + 10 + 1)
     stopped = evaluate(out, "--resume")
     assert stopped.code == 130
     assert "kmifqe-identity: 10 of 20 steps saved" in stopped.err
@@ -330,7 +331,7 @@ def test_a_signal_finishes_the_block_and_saves(tmp_path, log, actor_path, compil
         process.send_signal(number)
         _, err = process.communicate(timeout=300)
         assert process.returncode == code, err
-        assert "this block of steps is finished and saved first" in err
+        assert "stopping after this block of steps" in err
         saved = re.search(r"fqe: ([\d,]+) of 200,000 steps saved", err)
         assert saved is not None, err
         steps.append(int(saved[1].replace(",", "")))

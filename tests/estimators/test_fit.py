@@ -126,6 +126,9 @@ class Memory:
     def save(self, snapshot: Snapshot) -> None:
         self.snapshots.append(snapshot)
 
+    def stop_if_asked(self, last: Snapshot | None) -> None:
+        pass
+
 
 # Besides the network a copy brings the bias of every row, and the target network itself.
 SUBTRACTS_ITS_BIAS = {"bias": "subtracted", "target_period": 25, "metric_period": 2}

@@ -182,9 +182,11 @@ def test_a_state_of_other_shapes_is_refused(tmp_path):
         go_on(tmp_path / "c")
 
 
-def test_a_wish_to_stop_is_granted_at_the_next_step_to_begin_from(tmp_path, undisturbed):
-    seen: list[int] = []
-    checkpoints = CheckpointFolder(tmp_path / "c", save_seconds=1e9, stop_asked=lambda: max(seen) >= 33)
+@pytest.mark.parametrize(("asked_at", "saved"), [(3, None), (33, 30), (37, 30), (39, 40)])
+def test_a_wish_to_stop_is_granted_at_the_next_record(tmp_path, undisturbed, asked_at, saved):
+    """What is saved is the last step that a fit can begin from."""
+    seen: list[int] = [0]
+    checkpoints = CheckpointFolder(tmp_path / "c", save_seconds=1e9, stop_asked=lambda: max(seen) >= asked_at)
     with pytest.raises(Interrupted) as stop:
         fit(
             toy(),
@@ -193,7 +195,8 @@ def test_a_wish_to_stop_is_granted_at_the_next_step_to_begin_from(tmp_path, undi
             checkpoints=checkpoints,
             on_progress=lambda p: seen.append(p.step),
         )
-    assert stop.value.snapshot.step == 40 == max(seen)
+    assert max(seen) == asked_at + 1
+    assert (None if stop.value.snapshot is None else stop.value.snapshot.step) == saved
     assert_same_bits(go_on(tmp_path / "c")[0], undisturbed)
 
 

@@ -55,16 +55,22 @@ class Snapshot(NamedTuple):
 
 
 class Checkpoints(Protocol):
-    """Keeps a fit's snapshots; `fit` asks it at records that a restart can begin from."""
+    """Keeps a fit's snapshots; `fit` asks it at every record whether one is wanted, or the fit is to stop."""
 
     def restore(self, plan: Plan, problem: Problem) -> Snapshot | None:
         """Return where to go on from; None to begin at the beginning."""
 
     def due(self, step: int) -> bool:
-        """Return whether a snapshot is wanted at `step`."""
+        """Return whether a snapshot is wanted at `step`, which a restart can begin from."""
 
     def save(self, snapshot: Snapshot) -> None:
         """Keep the snapshot; an exception raised here ends the fit."""
+
+    def stop_if_asked(self, last: Snapshot | None) -> None:
+        """Raise where a stop was asked for, at a record without a snapshot of its own that is due.
+
+        `last` is the newest snapshot that there is, which is kept first; None where there is none.
+        """
 
 
 class Progress(NamedTuple):
@@ -176,7 +182,8 @@ def _train(
 ) -> _Trained:
     """Take all steps of every network, recording and saving on the way; the arguments are those of `fit`."""
     started = time.perf_counter()
-    saved = None if checkpoints is None else checkpoints.restore(plan, problem)
+    snapshots = _Snapshots(estimator, plan, problem, checkpoints)
+    saved = snapshots.newest
     keys, problem = seeded(plan, problem)
     devices = _devices_for(keys, problem)
     keys, problem = _spread(devices, keys, problem)
@@ -189,7 +196,7 @@ def _train(
             break
         clock = time.perf_counter()
         state, info = _advance(estimator, keys, state, problem, done, end)
-        kept = _kept_if_due(checkpoints, estimator, end, state)
+        snapshots.take(end, state)
         state = _refreshed(estimator, end, state, problem)
         values = np.asarray(_values(estimator.value, state, problem))
         rate = (end - done) / (time.perf_counter() - clock)
@@ -197,9 +204,7 @@ def _train(
         done = end
         if on_progress is not None:
             on_progress(Progress(estimator.name, end, plan.steps, rate, values, records.infos[-1], begun))
-        if checkpoints is not None and kept is not None:
-            seconds = before + time.perf_counter() - started
-            checkpoints.save(Snapshot(end, kept, *records.so_far(), records.stacked_infos(), seconds))
+        snapshots.keep(end, records, before + time.perf_counter() - started)
     recorded, trajectory = records.so_far()
     values = trajectory[-1]
     if estimator.final_value is not None:
@@ -475,6 +480,43 @@ def joined_snapshots(parts: Sequence[Snapshot]) -> Snapshot:
     )
 
 
+class _Snapshots:
+    """The newest snapshot of a fit, which `checkpoints` keeps when it wants to; None keeps nothing."""
+
+    def __init__(
+        self, estimator: Estimator, plan: Plan, problem: Problem, checkpoints: Checkpoints | None
+    ) -> None:
+        self._estimator, self._checkpoints, self._steps = estimator, checkpoints, plan.steps
+        self.newest = None if checkpoints is None else checkpoints.restore(plan, problem)
+        # Where not every record can be begun from, a wish to stop finds the last one that could.
+        self._is_rare = not restartable(estimator, plan.record_every)
+        self._is_due = False
+        self._state: dict[str, np.ndarray] | None = None
+
+    def take(self, step: int, state: State) -> None:
+        """Take what a snapshot at `step` keeps of `state`, which no refresh has touched yet."""
+        self._is_due, self._state = False, None
+        if self._checkpoints is None or not restartable(self._estimator, step):
+            return
+        jax.block_until_ready(
+            state
+        )  # asked after the block, not when it was sent off: a wish may come meanwhile
+        self._is_due = self._checkpoints.due(step)
+        if self._is_due or self._is_rare:
+            self._state = kept_state(self._estimator, state)
+
+    def keep(self, step: int, records: _Records, seconds: float) -> None:
+        """Let the snapshot at `step` be kept where one is due, and stop the fit where that was asked for."""
+        if self._checkpoints is None:
+            return
+        if self._state is not None:
+            self.newest = Snapshot(step, self._state, *records.so_far(), records.stacked_infos(), seconds)
+        if self._is_due and self.newest is not None:
+            self._checkpoints.save(self.newest)
+        elif self._is_rare and step < self._steps:
+            self._checkpoints.stop_if_asked(self.newest)
+
+
 def restartable(estimator: Estimator, step: int) -> bool:
     """Return whether a fit can begin again at `step` from the state without its recomputed fields."""
     every = 0 if estimator.refresh is None else estimator.refresh.restart_every
@@ -503,16 +545,6 @@ def rebuilt_state(estimator: Estimator, kept: dict[str, np.ndarray], like: State
         for name, leaf in wanted.items()
     ]
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
-
-
-def _kept_if_due(
-    checkpoints: Checkpoints | None, estimator: Estimator, step: int, state: State
-) -> dict[str, np.ndarray] | None:
-    """Return what a snapshot keeps of the state before its refresh, if one is wanted and can be made here."""
-    if checkpoints is None or not restartable(estimator, step):
-        return None
-    jax.block_until_ready(state)  # asked after the block, not when it was sent off: a wish may come meanwhile
-    return kept_state(estimator, state) if checkpoints.due(step) else None
 
 
 def _checked(found: np.ndarray | None, name: str, like: jax.ShapeDtypeStruct) -> jax.Array:

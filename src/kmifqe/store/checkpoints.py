@@ -43,8 +43,8 @@ class CheckpointFolder:
     """Keeps a fit's last two snapshots in a folder; give it to `fit` as `checkpoints`.
 
     A snapshot is written when `save_seconds` have passed since the last and its cost is below 1 % of that time;
-    with `save_seconds=0`, at every record a restart can begin from. When `stop_asked` says so, one is written and
-    Interrupted raised. `warn` is told of damaged files and of anything that may change the last bits.
+    with `save_seconds=0`, at every record a restart can begin from. When `stop_asked` says so, the newest one is
+    written and Interrupted raised. `warn` is told of damaged files and of anything that may change the last bits.
 
     `make_ready` returns where a snapshot of this file name is to be written, and `is_own` says whether one may be
     read and removed: a run directory knows its own. By default the folder is made, and files with the names of
@@ -130,6 +130,13 @@ class CheckpointFolder:
         self.seconds += self._cost
         if self._stop_asked() and snapshot.step < self._steps:
             raise Interrupted(self._identity["plan"]["estimator"], snapshot, self._steps)
+
+    def stop_if_asked(self, last: Snapshot | None) -> None:
+        """Stop the fit if that was asked for, after keeping its `last` snapshot, None where there is none."""
+        if self._stop_asked():
+            if last is not None:
+                self.save(last)
+            raise Interrupted(self._identity["plan"]["estimator"], last, self._steps)
 
     def clear(self) -> None:
         """Remove the snapshots, and the folder if nothing else is in it: the fit is finished and kept elsewhere."""
