@@ -59,6 +59,7 @@ SIZES: tuple[tuple[float, int, int, float, int], ...] = (
     (4_000, 32, 256, 2e-3, 6_000),
     (40_000, 64, 256, 2e-3, 6_000),
     (200_000, 128, 256, 1e-3, 12_000),
+    (400_000, 128, 256, 1e-3, 30_000),
     (math.inf, 256, 512, 1e-3, 30_000),
 )
 # The target network passes a share τ(1 − γ) of a value on in a step. With so many e-foldings nothing is left over; τ

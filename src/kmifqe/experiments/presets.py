@@ -190,7 +190,7 @@ PRESETS = {
         training=Training(steps=1_000_000, envs=32, hidden=256, episodes=10),
         steps={"fqe": 200_000, "sr-dice": (10_000, 35_000, 85_000)},
         settings={"sr-dice": ("tau=0.02",)},
-        recipe_rows=200_000,  # what two cores reach in the ten minutes that `evaluate` takes by default
+        recipe_rows=400_000,  # what two cores reach in the ten minutes that `evaluate` takes by default
     ),
     "paper": Preset(
         name="paper",
