@@ -46,6 +46,7 @@ from kmifqe.runner import Store, examined, run_estimators, train_on_cluster
 from kmifqe.store import RunDirectory, open_run
 from kmifqe.store.checkpoints import SAVE_SECONDS
 from kmifqe.store.identity import digests, fingerprint
+from kmifqe.store.manifest import kept_options
 from kmifqe.trust.checks import Shared
 from kmifqe.trust.choice import average
 from kmifqe.trust.interval import LEVEL, check_level
@@ -134,7 +135,8 @@ def evaluate(
         stop_asked: asked between blocks of steps; True saves and raises `store.Interrupted`.
         command: the command line that asks, for the record.
     """
-    options = _options(locals())
+    given = locals()
+    options = kept_options({name: given[name] for name in RESUMED})
     watch = default_watch() if watch is None else watch
     check_level(level)
     check_accepted(accept)
@@ -520,25 +522,6 @@ def announce(problem: Problem, watch: Watch) -> None:
     if problem.is_on_host:
         held = size(problem.host_bytes)
         watch.warn(f"{held} of data exceed the device's memory and stay in host memory")
-
-
-def _options(given: dict[str, Any]) -> dict[str, Any]:
-    """Return what run.json keeps: the arguments, or nothing where JSON cannot hold one of them.
-
-    That is an object, or a file name that is no UTF-8.
-    """
-    kept = {name: given[name] for name in RESUMED}
-    kept |= {name: str(kept[name]) for name in ("data", "policy") if isinstance(kept[name], PathLike)}
-    kept |= {name: list(kept[name]) for name in ("estimators", "settings", "accept")}
-    if not isinstance(kept["seeds"], int):
-        kept["seeds"] = [int(seed) for seed in kept["seeds"]]
-    named = (kept["data"], kept["policy"], kept["behavior"] or "", *kept["estimators"])
-    return kept if all(isinstance(each, str) for each in named) and _is_utf8(kept) else {}
-
-
-def _is_utf8(kept: dict[str, Any]) -> bool:
-    texts = (each for value in kept.values() for each in (value if isinstance(value, list) else [value]))
-    return all(each.encode(errors="replace").decode() == each for each in texts if isinstance(each, str))
 
 
 class Options(TypedDict, total=False):

@@ -16,7 +16,7 @@ from functools import partial
 from hashlib import sha256
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Required, TypedDict
 
 import jax.numpy as jnp
 import numpy as np
@@ -70,7 +70,7 @@ from kmifqe.runner import Store, examined, fit_in_task, run_policies
 from kmifqe.store import RunDirectory, open_run
 from kmifqe.store.checkpoints import SAVE_SECONDS
 from kmifqe.store.identity import digests, fingerprint, joint_fingerprint
-from kmifqe.store.manifest import RANK
+from kmifqe.store.manifest import RANK, kept_options
 from kmifqe.trust.active import Choice, choose, paired_covariance
 from kmifqe.trust.checks import Shared
 from kmifqe.trust.interval import LEVEL, check_level
@@ -157,7 +157,9 @@ def rank(
     watch = default_watch() if watch is None else watch
     check_level(level)
     check_accepted(accept)
-    named = name_policies(policies)
+    policies = named = name_policies(policies)
+    given = locals()
+    options = kept_options({name: given[name] for name in RankOptions.__annotations__})
     make = partial(make_estimators, tuple(estimators), preset, settings, steps, stochastic=stochastic)
     made = make(behavior, TYPICAL)  # refuses wrong names and settings before anything is read
     check_targets(made, stochastic)
@@ -231,7 +233,7 @@ def rank(
         del log
         networks = _Networks(case, made, steps, run, watch, cluster)
         if run is not None:
-            run.begin_ranking({SIZED_FOR: chosen.recipe_rows})
+            run.begin_ranking(options | {SIZED_FOR: chosen.recipe_rows})
         estimates = _allocate(networks, all_seeds, rough, minutes, accept, watch)
         on_estimates(dict(zip(case.names, estimates)))
         ranking = judged_ranking(
@@ -249,6 +251,29 @@ def rank(
         if run is not None:
             store_ranking(ranking, run, watch)
         return ranking
+
+
+class RankOptions(TypedDict, total=False):
+    """What run.json keeps of a ranking that can be resumed by name: arguments of `rank`, as it documents them."""
+
+    data: Required[str]
+    policies: Required[dict[str, str]]
+    behavior: str | None
+    gamma: float
+    estimators: list[str]
+    preset: str
+    settings: list[str]
+    steps: int | None
+    seeds: int | list[int]
+    rough: int
+    minutes: float | None
+    level: float
+    accept: list[str]
+    stochastic: bool
+    policy_normalization: str | None
+    max_episode_steps: int | None
+    truth: dict[str, float] | None
+    save_seconds: float
 
 
 def name_policies(policies: Sequence[PolicyLike] | Mapping[str, PolicyLike]) -> dict[str, PolicyLike]:

@@ -89,7 +89,8 @@ def test_a_killed_ranking_that_is_resumed_is_the_same_ranking(folder, kmifqe_com
         process.communicate()
         assert snapshots(killed) - reached, "it came further than the one before"
         reached |= snapshots(killed)
-    assert kmifqe_command("rank", *given, "--out", killed, "--resume").code == 0
+    resumed = kmifqe_command("resume", killed)
+    assert resumed.code == 0, resumed.err
     assert kmifqe_command("rank", *given, "--out", whole).code == 0
     found = [json.loads((out / "ranking.json").read_text(encoding="utf-8")) for out in (killed, whole)]
     for part in ("ranking", "not_ranked", "differences"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 import os
@@ -18,8 +19,9 @@ from kmifqe.api import RESUMED, Options
 from kmifqe.behavior import FitConfig, fit_behavior
 from kmifqe.behavior import fit as fitting
 from kmifqe.cli.session import Interrupts
+from kmifqe.ranking import SIZED_FOR, RankOptions, rank
 from kmifqe.store.directory import LOCK, locked
-from kmifqe.store.manifest import Manifest, write_manifest
+from kmifqe.store.manifest import RANK, Manifest, write_manifest
 
 FAST = ("--gamma", 0.5, "--seeds", 2, "--steps", 20, "--set", "hidden=8", "--set", "batch=16")
 PERIOD = (
@@ -198,6 +200,27 @@ def test_options_of_another_kind_are_one_sentence(kmifqe_command, tmp_path, opti
     assert Options.__annotations__.keys() == set(RESUMED)
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, ["does not name the log"]),
+        ({"data": "log.npz", "policies": ["a", "b"]}, ["policies"]),
+        (
+            {"data": "log.npz", "policies": {"a": "a.npz", "b": "planted:act"}},
+            ["planted:act", "--allow-code"],
+        ),
+    ],
+    ids=["objects", "no names", "code"],
+)
+def test_a_ranking_that_cannot_be_resumed_by_name_is_one_sentence(kmifqe_command, tmp_path, options, words):
+    write_manifest(tmp_path, Manifest.of_run(options | {SIZED_FOR: 400}, task=RANK))
+    refused = kmifqe_command("resume", tmp_path)
+    assert refused.code == 2
+    for word in (*words, str(tmp_path / "run.json")):
+        assert word in refused.err
+    assert RankOptions.__annotations__.keys() < inspect.signature(rank).parameters.keys()
+
+
 class Terminal(io.StringIO):
     def isatty(self):
         return True
@@ -344,6 +367,7 @@ IN_A_BLOCK = """
 import time
 from rich.console import Console
 from kmifqe.cli.session import Interrupts
+from kmifqe.ranking import SIZED_FOR, RankOptions, rank
 with Interrupts(Console(stderr=True)) as interrupts:
     interrupts.training(True)
     print("training", flush=True)

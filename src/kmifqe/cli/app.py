@@ -26,6 +26,7 @@ from kmifqe.cli import (
     rank,
     report,
     reproduce,
+    resume,
     study,
     worlds,
 )
@@ -120,7 +121,7 @@ app.command("example", rich_help_panel=JUDGE)(example.example)
 app.command("demo", rich_help_panel=JUDGE)(demo.demo)
 app.command("evaluate", rich_help_panel=JUDGE)(evaluate.evaluate)
 app.command("report", rich_help_panel=JUDGE)(report.report)
-app.command("resume", rich_help_panel=JUDGE)(evaluate.resume)
+app.command("resume", rich_help_panel=JUDGE)(resume.resume)
 # Files that the shell made of a pattern without quotes are refused by `rank` itself, with what to do about it.
 app.command("rank", rich_help_panel=JUDGE, context_settings={"allow_extra_args": True})(rank.rank)
 app.command("estimators", rich_help_panel=JUDGE)(estimators.estimators)

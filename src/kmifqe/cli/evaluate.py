@@ -1,4 +1,4 @@
-"""`kmifqe evaluate` and `kmifqe resume`: their options, and what they print. `kmifqe.evaluate` does the work."""
+"""`kmifqe evaluate`: its options, and what it prints. `kmifqe.evaluate` does the work."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rich.markup import escape
 from kmifqe.cli.config import Config
 from kmifqe.cli.dataset import Data, MaxEpisodeSteps, NoCache
 from kmifqe.cli.session import Interrupts, check_memory_limit, keep_compiled_programs, print_result, written
-from kmifqe.errors import InputError, listed, printable, shown
+from kmifqe.errors import InputError, listed, printable
 
 if TYPE_CHECKING:
     from kmifqe.store import Interrupted
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 RUNS = Path("runs")
 # In a name: all but letters, digits, "_.-" and signs such as emoji (from the arrows on), joined or not.
 UNSAFE = re.compile(r"[^\w.\-\u200d\u2190-\ud7ff\ufe0f\U0001f000-\U0001fffd]+")
-CODE = re.compile(
-    r"[\w.]:[A-Za-z_]"
-)  # in whatever may be imported as module:function, and in some file names
 FAILED = 3  # the exit code that --fail-on asks for; 2 is for mistakes in the input
 
 
@@ -261,7 +258,7 @@ def evaluate(
             raise InputError("--resume needs --out: expected the directory of the run to go on with")
         out = new_directory(policy[0], data)
     more = {"cache": not no_cache, "ray": ray, "ray_blocks": ray_blocks}
-    _run(options, out, resume=resume, force=force, fail_on=fail_on, more=more, track=track)
+    run_evaluation(options, out, resume=resume, force=force, fail_on=fail_on, more=more, track=track)
 
 
 def new_directory(policy: str, data: str) -> Path:
@@ -272,82 +269,7 @@ def new_directory(policy: str, data: str) -> Path:
     return next(path for path in candidates if not os.path.lexists(path))
 
 
-def resume(
-    run: Annotated[Path, typer.Argument(help="The --out of an evaluation that was stopped.", metavar="RUN")],
-    allow_code: Annotated[
-        bool,
-        typer.Option(
-            "--allow-code", help="Import the policy or density that run.json names as module:function."
-        ),
-    ] = False,
-    minutes: Annotated[
-        float | None,
-        typer.Option(
-            help="Minutes for the evaluation from here on: the largest fit that they allow follows.",
-            show_default="as many as the run began with",
-        ),
-    ] = None,
-    ray: Ray = None,
-    track: Track = None,
-    config_file: Config = None,
-) -> None:
-    """Go on with an evaluation that was stopped, or that had too little time, with the options it was started with.
-
-    Example: kmifqe resume runs/first --minutes 20
-
-    A run whose policy or density is code (module:function) is resumed only after a yes in a terminal, or with
-    --allow-code: whoever wrote run.json chose what would be run.
-    """
-    check_memory_limit()
-    from kmifqe.api import RESUMED, Options  # with them comes JAX, which --help does without
-    from kmifqe.io.serialize import from_json, to_json
-    from kmifqe.store.manifest import MANIFEST, RANK, read_manifest
-
-    manifest = read_manifest(run)
-    if manifest is None:
-        raise InputError(
-            f"{run / MANIFEST}: does not exist; expected the --out of an evaluation that was stopped"
-        )
-    if manifest.task == RANK:
-        raise InputError(
-            f"{run}: holds a ranking; expected the --out of `kmifqe evaluate`: go on with the command that began it "
-            "and --resume"
-        )
-    if not manifest.options:
-        raise InputError(
-            f"{run / MANIFEST}: does not name the log and the policy: they were objects of Python, or files whose "
-            "names are no UTF-8; go on with kmifqe.evaluate(..., out=..., resume=True), or with the command that "
-            "began the run and --resume"
-        )
-    unknown = sorted(set(manifest.options) - set(RESUMED))
-    if unknown:
-        raise InputError(f"{run / MANIFEST}: the option {unknown[0]} is unknown to this version")
-    from_json(to_json(manifest.options), Options, name=run / MANIFEST)
-    if not allow_code:
-        _refuse_code(manifest.options, manifest.directory, run / MANIFEST)
-    out = run.resolve()
-    if Path(manifest.directory).is_dir():
-        os.chdir(manifest.directory)  # relative paths in the options start there
-    more = {} if minutes is None else {"minutes": minutes}
-    _run(manifest.options | more, out, resume=True, force=False, more={"ray": ray}, track=track)
-
-
-def _refuse_code(options: dict[str, Any], directory: str, path: Path) -> None:
-    """Ask in a terminal whether code that `path` names may be run, elsewhere refuse it."""
-    # The policy inside gaussian:POLICY:STD may be code too. A file name with a colon is asked about as well.
-    named = [
-        str(options.get(name) or "").strip().removeprefix("gaussian:") for name in ("policy", "behavior")
-    ]
-    code = [name for name in named if CODE.search(name)]
-    if not code:
-        return
-    said = f"{path}: names code that would be run: {listed(code)}, imported from {shown(directory)}"
-    asks = sys.stdin is not None and sys.stdin.isatty() and sys.stderr is not None and sys.stderr.isatty()
-    if not (asks and typer.confirm(f"{printable(said)}. Run it?", default=False, err=True)):
-        raise InputError(f"{said}; give --allow-code if you trust whoever wrote it")
-
-
-def _run(
+def run_evaluation(
     options: dict[str, Any],
     out: Path,
     *,
@@ -357,7 +279,17 @@ def _run(
     more: dict[str, Any] | None = None,
     track: Sequence[str] | None = None,
 ) -> None:
-    """Evaluate, print what came out, or say how to go on where the run was stopped."""
+    """Evaluate, print what came out, or say how to go on where the run was stopped.
+
+    Args:
+        options: what `kmifqe.evaluate` is asked, as run.json keeps it.
+        out: the run directory.
+        resume: whether to go on with the run in it.
+        force: whether to replace an earlier run in it.
+        fail_on: the verdict from which on the command ends with an exit code of its own; by default none.
+        more: further arguments of `kmifqe.evaluate`.
+        track: what shows the run while it goes on.
+    """
     check_memory_limit()
     from kmifqe.api import evaluate
     from kmifqe.report.loggers import Tracking
@@ -387,7 +319,7 @@ def _run(
     except (Interrupted, KeyboardInterrupt) as stopped:
         if isinstance(stopped, Interrupted):
             _say_what_is_there(stopped, console)
-        _say_how_to_go_on(out, console)
+        say_how_to_go_on(out, console)
         raise typer.Exit(interrupts.exit_code) from None
     finally:
         tracking.finish(result)
@@ -413,7 +345,7 @@ def _say_what_is_there(stopped: Interrupted, console: Console) -> None:
         )
 
 
-def _say_how_to_go_on(out: Path, console: Console) -> None:
+def say_how_to_go_on(out: Path, console: Console) -> None:
     """Print how to go on with the run in `out`, or that it left nothing behind."""
     from kmifqe.store.manifest import MANIFEST
 

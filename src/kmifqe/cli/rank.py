@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import glob
 import os
-import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +15,16 @@ from rich.markup import escape
 
 from kmifqe.cli.config import Config
 from kmifqe.cli.dataset import Data, MaxEpisodeSteps, NoCache
-from kmifqe.cli.evaluate import ESTIMATORS, SAVE_SECONDS, Accept, Behavior, Ray, Stochastic, new_directory
+from kmifqe.cli.evaluate import (
+    ESTIMATORS,
+    SAVE_SECONDS,
+    Accept,
+    Behavior,
+    Ray,
+    Stochastic,
+    new_directory,
+    say_how_to_go_on,
+)
 from kmifqe.cli.session import Interrupts, check_memory_limit, keep_compiled_programs
 from kmifqe.errors import InputError, listed, printable, shown
 
@@ -143,7 +151,7 @@ def rank(
     Prints the ranking and what to do next, and writes ranking.json, ranking.csv, ranking.tex, ranking.png and
     ranking.html (docs/guides/ranking.md). Policies are compared pair by pair, which tells more than their
     intervals do.
-    Ctrl-C saves and stops; the same command with --out and --resume goes on.
+    Ctrl-C saves and stops; `kmifqe resume RUN` goes on, and ends with the same bits.
     """
     if ctx.args:
         raise InputError(
@@ -156,11 +164,7 @@ def rank(
         raise InputError("--resume goes on with the run in a directory; give it as --out")
     policies = expand(policy)
     check_memory_limit()
-    from kmifqe.ranking import check_truth, name_policies, next_policy, rank, read_returns, read_truth
-    from kmifqe.report.ranking_terminal import explained, ranking_table, reasons, scores_table
-    from kmifqe.report.terminal import TerminalWatch
-    from kmifqe.store import Interrupted
-    from kmifqe.store.manifest import MANIFEST
+    from kmifqe.ranking import check_truth, name_policies, read_returns, read_truth
 
     named = name_policies(policies)
     truths = None if truth is None else read_truth(truth)
@@ -172,49 +176,74 @@ def rank(
                 f"{next_}: names the policy {shown(played)}; expected one of {', '.join(map(shown, named))}"
             )
     out = new_directory(f"{len(named)}-policies", data) if out is None else out
+    if env is not None:
+        truths = _rolled_out(env, named, gamma, env_episodes, stochastic, policy_normalization)
+    options = {
+        "data": data,
+        "policies": named,
+        "behavior": behavior,
+        "gamma": gamma,
+        "estimators": list(dict.fromkeys(estimator or ["auto"])),
+        "preset": preset,
+        "settings": setting or [],
+        "steps": steps,
+        "seeds": seeds,
+        "minutes": minutes,
+        "level": level,
+        "accept": accept or [],
+        "stochastic": stochastic,
+        "policy_normalization": policy_normalization,
+        "max_episode_steps": max_episode_steps,
+        "truth": truths,
+        "save_seconds": save_seconds,
+    }
+    more = {"cache": not no_cache, "ray": ray}
+    run_ranking(options, out, resume=resume, force=force, more=more, returns=returns)
+
+
+def run_ranking(
+    options: dict[str, Any],
+    out: Path,
+    *,
+    resume: bool,
+    force: bool,
+    more: dict[str, Any],
+    returns: Mapping[str, Sequence[float]] | None = None,
+) -> None:
+    """Rank, print what came out, or say how to go on where the run was stopped.
+
+    Args:
+        options: what `kmifqe.rank` is asked, as run.json keeps it.
+        out: the run directory.
+        resume: whether to go on with the run in it.
+        force: whether to replace an earlier run in it.
+        more: further arguments of `kmifqe.rank`.
+        returns: of the episodes that were played of each policy, where it is to be said which to try next.
+    """
+    from kmifqe.ranking import next_policy, rank
+    from kmifqe.report.ranking_terminal import explained, ranking_table, reasons, scores_table
+    from kmifqe.report.terminal import TerminalWatch
+    from kmifqe.store import Interrupted
+
     console = Console(stderr=True, emoji=False)  # a policy may be called :x:
-    console.print(f"gamma {gamma:g}, writing to {escape(printable(str(out)))}", highlight=False)
+    console.print(f"gamma {options['gamma']:g}, writing to {escape(printable(str(out)))}", highlight=False)
     keep_compiled_programs()
     interrupts = Interrupts(console)
     watch = TerminalWatch(console, interrupts.training)
-    if env is not None:
-        truths = _rolled_out(env, named, gamma, env_episodes, stochastic, policy_normalization, watch)
     try:
         with interrupts:
             ranking = rank(
-                data,
-                named,
-                behavior=behavior,
-                gamma=gamma,
-                estimators=list(dict.fromkeys(estimator or ["auto"])),
-                preset=preset,
-                settings=setting or [],
-                steps=steps,
-                seeds=seeds,
-                minutes=minutes,
-                level=level,
-                accept=accept or [],
-                stochastic=stochastic,
-                policy_normalization=policy_normalization,
-                max_episode_steps=max_episode_steps,
-                truth=truths,
+                **options,
                 out=out,
                 resume=resume,
                 force=force,
-                cache=not no_cache,
-                ray=ray,
-                save_seconds=save_seconds,
+                **more,
                 watch=watch,
                 stop_asked=interrupts.asked,
                 command=sys.argv[1:],
             )
     except (Interrupted, KeyboardInterrupt):
-        said = "stopped; there was nothing to save yet: start again with the same command"
-        if (out / MANIFEST).exists():
-            said = (
-                f"stopped; go on with the same command and --out {shlex.quote(printable(str(out)))} --resume"
-            )
-        console.print(escape(said), highlight=False, soft_wrap=True)
+        say_how_to_go_on(out, console)
         raise typer.Exit(interrupts.exit_code) from None
     output = Console(emoji=False)
     output.print(ranking_table(ranking))
@@ -261,12 +290,13 @@ def _rolled_out(
     episodes: int,
     stochastic: bool,
     normalization: str | None,
-    watch: Any,
 ) -> dict[str, float]:
     """Return the normalised value of every policy by rollouts in a Gymnasium task."""
     from kmifqe.io.policies import load_policy, load_stochastic_policy
+    from kmifqe.report.terminal import TerminalWatch
     from kmifqe.worlds.gym_truth import measure_truth
 
+    watch = TerminalWatch(Console(stderr=True, emoji=False))
     load = load_stochastic_policy if stochastic else load_policy
     workers = os.cpu_count() or 1
     truths = {}

@@ -197,7 +197,7 @@ class Interrupts:
             self._signal = received[0]
             if self._is_training:
                 self._console.print(
-                    "stopping after this block of steps; what a run can go on from is saved first; once more to stop now",
+                    "stopping after this block of steps: what is there is saved first; once more to stop now",
                     highlight=False,
                 )
             elif not self._has_left.wait(GRACE_SECONDS):

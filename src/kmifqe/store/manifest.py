@@ -6,10 +6,11 @@ called and whatever the user asks for: it is neither replaced nor removed.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from kmifqe.behavior.fit import DENSITY_FILE, REPORT_FILE
 from kmifqe.errors import InputError, shown
@@ -58,6 +60,39 @@ class Manifest(msgspec.Struct, frozen=True):
         """
         created = created or datetime.now(UTC).isoformat(timespec="seconds")
         return cls(SCHEMA, version("kmifqe"), created, os.getcwd(), options, task=task)
+
+
+def kept_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments `given` to a command as JSON holds them; nothing where it cannot hold one of them.
+
+    That is an object of Python, a number that is not finite, or a file name that is no UTF-8.
+    """
+    try:
+        return {name: _as_json(value) for name, value in given.items()}
+    except _NotKeptError:
+        return {}
+
+
+class _NotKeptError(Exception):
+    """JSON cannot hold an argument."""
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if isinstance(value, str) and value.encode(errors="replace").decode() == value:
+        return value
+    if isinstance(value, Mapping):
+        return {_as_json(name): _as_json(each) for name, each in value.items()}
+    if isinstance(value, list | tuple | range):
+        return [_as_json(each) for each in value]
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, np.integer):
+        return int(value)
+    if isinstance(value, float) and math.isfinite(value):
+        return float(value)
+    raise _NotKeptError
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
