@@ -16,7 +16,8 @@ from kmifqe.errors import InputError
 from kmifqe.estimators import fit, make_estimator
 from kmifqe.estimators.sizing import ProblemSize, fit_size, size_of
 from kmifqe.io.serialize import plain
-from kmifqe.ranking import joined, name_policies
+from kmifqe.ranking.case import name_policies
+from kmifqe.ranking.networks import joined
 from kmifqe.store import Interrupted
 from kmifqe.trust.verdict import ORDER
 from kmifqe.worlds.stochastic_lqr import stochastic_target

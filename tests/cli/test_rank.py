@@ -17,7 +17,7 @@ from estimators.small import logged
 from kmifqe.cli.rank import expand
 from kmifqe.errors import InputError
 from kmifqe.io.logs.save import save_dataset
-from kmifqe.ranking import check_truth, read_truth
+from kmifqe.ranking.known import check_truth, read_truth
 
 QUICK = ("--gamma", "0.8", "-e", "fqe", "--seeds", "3", "--steps", "1000", "--set", "hidden=16")
 

@@ -367,7 +367,6 @@ IN_A_BLOCK = """
 import time
 from rich.console import Console
 from kmifqe.cli.session import Interrupts
-from kmifqe.ranking import SIZED_FOR, RankOptions, rank
 with Interrupts(Console(stderr=True)) as interrupts:
     interrupts.training(True)
     print("training", flush=True)

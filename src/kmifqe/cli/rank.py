@@ -164,7 +164,8 @@ def rank(
         raise InputError("--resume goes on with the run in a directory; give it as --out")
     policies = expand(policy)
     check_memory_limit()
-    from kmifqe.ranking import check_truth, name_policies, read_returns, read_truth
+    from kmifqe.ranking.case import name_policies
+    from kmifqe.ranking.known import check_truth, read_returns, read_truth
 
     named = name_policies(policies)
     truths = None if truth is None else read_truth(truth)
