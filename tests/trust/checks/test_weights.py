@@ -16,7 +16,14 @@ from kmifqe.experiments.planted import log_of, problem_of, world_of
 from kmifqe.maths.kernel import clipped_weight, effective_sample_size
 from kmifqe.maths.mlp import QParams, init_q
 from kmifqe.trust.checks.base import Reach
-from kmifqe.trust.checks.weights import KernelFacts, WeightFacts, kernel_facts, weight_checks, weight_facts
+from kmifqe.trust.checks.weights import (
+    EDGES,
+    KernelFacts,
+    WeightFacts,
+    kernel_facts,
+    weight_checks,
+    weight_facts,
+)
 from trust.fitted import KERNEL, SEEDS, kernel_estimator, sound_fit
 
 WEIGHTS = WeightFacts(
@@ -25,7 +32,7 @@ WEIGHTS = WeightFacts(
     clip=[1e-3, 10.0],
     factors=1,
     rows=5000,
-    weight_edges=[-6.0, 4.0],
+    weight_edges=[-0.5, 0.5],
     weight_histogram=[1.0],
     mean_weight=1.0,
     effective_rows=800.0,
@@ -72,7 +79,6 @@ def test_sound_weights_raise_no_alarm():
 @pytest.mark.parametrize(
     "name, fact, care, bad",
     [
-        ("effective_rows", "raw_effective_rows", 60, 10),
         ("clipped_high", "clip_bias", -0.2, 0.6),
         ("clipped_low", "floor_weight_share", 0.3, 0.8),
         ("kernel_outside", "kernel_outside", 0.7, 0.95),
@@ -84,6 +90,28 @@ def test_each_fault_has_its_name(name, fact, care, bad):
         told = found(**{fact: value})
         assert told[name].level == level
         assert told[name].finding
+
+
+def histogram(*weights):
+    """Return the edges of a histogram of raw weights, and the shares in it."""
+    counts, _ = np.histogram(np.log10(weights), EDGES)
+    return {"weight_edges": EDGES.tolist(), "weight_histogram": (counts / len(weights)).tolist()}
+
+
+@pytest.mark.parametrize(("near", "level"), [(500, "ok"), (60, "care"), (20, "bad")])
+def test_effective_rows_are_those_near_the_target(near, level):
+    """So many of 5,000 rows weigh ten, the others next to nothing."""
+    weights = [10.0] * near + [1e-5] * (5000 - near)
+    told = found(**histogram(*weights))["effective_rows"]
+    assert told.level == level
+    assert told.value == pytest.approx(near, rel=0.05)
+
+
+def test_one_row_far_in_the_tail_hides_no_others_where_the_clip_holds_it_down():
+    tail = histogram(9_000.0, *[1.0] * 4999)
+    assert found(**tail, raw_effective_rows=2.0)["effective_rows"].level == "ok"
+    for clip in ([1e-3, None], [1e-3, 1e4]):  # such a row decides what is learned
+        assert found(**tail, raw_effective_rows=2.0, clip=clip)["effective_rows"].level == "bad"
 
 
 def test_the_mean_weight_is_held_against_the_kernel_s_mass_where_actions_are():

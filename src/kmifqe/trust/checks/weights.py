@@ -24,6 +24,9 @@ CLIP_ROWS = 20_000  # rows at which Q is asked for what the clip costs
 DRAWS = 16  # actions drawn from the kernel at each
 QUANTILES = (0.1, 0.5, 0.9)
 
+# A row far in the tail of the density weighs thousands. The clip takes that away, and what is left of the other rows
+# does not depend on it: so no row counts more than this where the clip is no higher.
+COUNTED = 100.0
 ROWS = Thresholds(
     100, 30, "averages over 100 rows are off by a tenth, over 30 by a fifth, at every step", below=True
 )
@@ -262,10 +265,22 @@ def _flat_weights(estimate: Estimate, weights: WeightFacts) -> list[Check]:
 
 
 def _rows(facts: WeightFacts) -> Check:
-    rows = facts.raw_effective_rows
-    finding = f"Before they are clipped, the weights leave {digits(rows)} effective rows of {facts.rows:,}."
+    largest = facts.clip[1]
+    if largest is None or largest > COUNTED:
+        rows, how = facts.raw_effective_rows, "Before they are clipped"
+    else:
+        rows, how = _counted_rows(facts), f"Where none counts more than {COUNTED:g}"
+    finding = f"{how}, the weights leave {digits(rows)} effective rows of {facts.rows:,}."
     advice = "Log more rows near the target's actions; a larger bandwidth uses more rows at the price of more bias."
     return ROWS.check("effective_rows", rows, finding, advice, shown="{:.0f}".format)
+
+
+def _counted_rows(facts: WeightFacts) -> float:
+    """Return the effective sample size of raw weights that are cut at COUNTED, read off their histogram."""
+    edges, shares = np.asarray(facts.weight_edges), np.asarray(facts.weight_histogram)
+    weights = np.minimum(10.0 ** (0.5 * (edges[:-1] + edges[1:])), COUNTED)
+    total, squares = float(shares @ weights), float(shares @ weights**2)
+    return facts.rows * total**2 / max(squares, 1e-300)
 
 
 def _mean_weight(facts: WeightFacts, expected: float) -> Check:
