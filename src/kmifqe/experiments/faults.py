@@ -25,7 +25,7 @@ from kmifqe.experiments.context import fit_run
 from kmifqe.experiments.drive import make_records
 from kmifqe.experiments.presets import Run
 from kmifqe.experiments.records import Record, made_here, read_record
-from kmifqe.io.logs.faults import LogFaults
+from kmifqe.io.logs.fault_signs import LogFaults
 from kmifqe.mdp.problem import Problem
 from kmifqe.mdp.transitions import Transitions
 from kmifqe.report.watch import Watch

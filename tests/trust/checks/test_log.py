@@ -26,8 +26,9 @@ from kmifqe.experiments.planted import (
     shuffled_log,
     world_of,
 )
-from kmifqe.io.logs.faults import TimeOrdered, faults_found
+from kmifqe.io.logs.faults import faults_found
 from kmifqe.io.logs.summary import inspect
+from kmifqe.io.logs.time_order import TimeOrdered
 from kmifqe.mdp.problem import Problem, RowCounts
 from kmifqe.mdp.transitions import Transitions
 from kmifqe.trust.checks.base import Reach

@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from kmifqe.errors import InputError
-from kmifqe.io.logs.faults import LogFaults, TimeOrdered, faults_found, log_faults
+from kmifqe.io.logs.fault_signs import LogFaults, log_faults
+from kmifqe.io.logs.faults import faults_found
+from kmifqe.io.logs.time_order import TimeOrdered
 from kmifqe.mdp.ask import seen_range
 from kmifqe.mdp.columns import row_slices
 from kmifqe.mdp.transitions import Transitions

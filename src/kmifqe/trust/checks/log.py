@@ -10,7 +10,9 @@ import numpy as np
 from kmifqe.estimators.base import Estimate
 from kmifqe.estimators.registry import find_entry
 from kmifqe.io.format import digits, percent
-from kmifqe.io.logs.faults import ORDER_ERRORS, Fault, LogFaults, TimeOrdered, faults_found, log_faults
+from kmifqe.io.logs.fault_signs import LogFaults, log_faults
+from kmifqe.io.logs.faults import ORDER_ERRORS, Fault, faults_found
+from kmifqe.io.logs.time_order import TimeOrdered
 from kmifqe.mdp.problem import Problem, RowCounts
 from kmifqe.trust.checks.base import Check, Reach, Thresholds, unjudged
 
