@@ -86,7 +86,17 @@ def build_case(
     trajectories: bool,
     draws: int,
 ) -> tuple[Case, list[str]]:
-    """Return the case of the policies, and what the user should know of them."""
+    """Return the case of the policies, and what the user should know of them.
+
+    Args:
+        log: what they are judged from.
+        names: what they are called.
+        targets: the policies, in the order of their names.
+        density: of the logged actions; None where no estimator asks for it.
+        gamma: the discount.
+        trajectories: whether episodes are laid out step by step, for estimators that follow them.
+        draws: actions drawn from a stochastic policy at every state; 0 for deterministic ones.
+    """
     problem = Problem.build(log, targets[0], density, gamma, trajectories=trajectories, draws=draws)
     low, high, differ = common_box(log, targets)
     problem = replace(

@@ -137,6 +137,14 @@ def allocate(
     """Return the estimates of every policy: of a few networks for all, of all networks for those that may be best.
 
     What was decided follows from stored estimates alone, so that a run that is resumed decides alike.
+
+    Args:
+        networks: trains them.
+        seeds: of all networks that a policy can get.
+        rough: how many of them every policy gets.
+        minutes: the time that all of it may take; infinite for no limit.
+        accept: checks whose question the user has answered, as of `judge_run`.
+        watch: hears what is decided.
     """
     everyone = range(len(networks.case.names))
     first = networks.train(everyone, seeds[:rough])
