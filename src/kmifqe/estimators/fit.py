@@ -20,6 +20,8 @@ from kmifqe.mdp.policies import policy_fields
 from kmifqe.mdp.problem import OF_POLICY, Problem
 
 RECORDS = 100  # points of the trajectory, when the caller does not say
+# Between two records a wish to stop is heard after so many steps at most; a program is called for so many at least.
+MOST_STEPS, LEAST_STEPS = 100, 25
 MOST_SEEDS = 10_000  # networks of one fit
 # On an NVIDIA GPU a step's products, 256 wide, run faster from cuBLAS (docs/evidence/speed.md).
 STEP_OPTIONS = {"xla_gpu_enable_triton_gemm": False}
@@ -55,7 +57,7 @@ class Snapshot(NamedTuple):
 
 
 class Checkpoints(Protocol):
-    """Keeps a fit's snapshots; `fit` asks it at every record whether one is wanted, or the fit is to stop."""
+    """Keeps a fit's snapshots; `fit` asks it again and again whether one is wanted, or the fit is to stop."""
 
     def restore(self, plan: Plan, problem: Problem) -> Snapshot | None:
         """Return where to go on from; None to begin at the beginning."""
@@ -67,7 +69,7 @@ class Checkpoints(Protocol):
         """Keep the snapshot; an exception raised here ends the fit."""
 
     def stop_if_asked(self, last: Snapshot | None) -> None:
-        """Raise where a stop was asked for, at a record without a snapshot of its own that is due.
+        """Raise where a stop was asked for between two steps that a restart can begin from.
 
         `last` is the newest snapshot that there is, which is kept first; None where there is none.
         """
@@ -195,7 +197,7 @@ def _train(
         if done == plan.steps or (done and stop is not None and stop(*records.so_far())):
             break
         clock = time.perf_counter()
-        state, info = _advance(estimator, keys, state, problem, done, end)
+        state, info = _advance(estimator, keys, state, problem, done, end, plan, snapshots.stop_if_asked)
         snapshots.take(end, state)
         state = _refreshed(estimator, end, state, problem)
         values = np.asarray(_values(estimator.value, state, problem))
@@ -411,21 +413,39 @@ def _values(
 
 
 def _advance(
-    estimator: Estimator, keys: Array, state: State, problem: Problem, done: int, end: int
+    estimator: Estimator,
+    keys: Array,
+    state: State,
+    problem: Problem,
+    done: int,
+    end: int,
+    plan: Plan,
+    between: Callable[[State], None],
 ) -> tuple[State, dict[str, Array]]:
-    """Take the steps done..end, refreshing wherever a period ends before `end`; return state and mean infos."""
+    """Take the steps done..end, refreshing wherever a period ends before `end`; return state and mean infos.
+
+    The steps are taken in blocks, and `between` is called between two of them.
+    """
     sums: dict[str, Any] = {}
-    period = end if estimator.refresh is None else estimator.refresh.every
+    every = plan.record_every if estimator.refresh is None else estimator.refresh.every
+    block = _block(min(every, plan.record_every))
     start = done
     while start < end:
         if start > done:
+            between(state)
             state = _refreshed(estimator, start, state, problem)
-        stop = min(end, (start // period + 1) * period)
+        stop = min(end, (start // block + 1) * block)
         state, info = _run_steps(estimator, stop - start, keys, state, problem, jnp.int32(start))
         for name, total in info.items():
             sums[name] = sums.get(name, 0.0) + total
         start = stop
     return state, {name: total / (end - done) for name, total in sums.items()}
+
+
+def _block(steps: int) -> int:
+    """Return into blocks of how many steps so many are divided: all of one length, so that one program serves."""
+    fits = (n for n in range(min(steps, MOST_STEPS), LEAST_STEPS - 1, -1) if steps % n == 0)
+    return next(fits, steps)
 
 
 @partial(jax.jit, static_argnums=(0, 1), donate_argnums=3, compiler_options=STEP_OPTIONS)
@@ -488,33 +508,34 @@ class _Snapshots:
     ) -> None:
         self._estimator, self._checkpoints, self._steps = estimator, checkpoints, plan.steps
         self.newest = None if checkpoints is None else checkpoints.restore(plan, problem)
-        # Where not every record can be begun from, a wish to stop finds the last one that could.
-        self._is_rare = not restartable(estimator, plan.record_every)
         self._is_due = False
         self._state: dict[str, np.ndarray] | None = None
 
     def take(self, step: int, state: State) -> None:
-        """Take what a snapshot at `step` keeps of `state`, which no refresh has touched yet."""
+        """Take what a snapshot at `step` keeps of `state`, which no refresh has touched yet.
+
+        Where no restart can begin from there, the fit is stopped if that was asked for.
+        """
         self._is_due, self._state = False, None
-        if self._checkpoints is None or not restartable(self._estimator, step):
-            return
-        jax.block_until_ready(
-            state
-        )  # asked after the block, not when it was sent off: a wish may come meanwhile
-        self._is_due = self._checkpoints.due(step)
-        if self._is_due or self._is_rare:
-            self._state = kept_state(self._estimator, state)
+        if self._checkpoints is not None and restartable(self._estimator, step):
+            self._state = kept_state(self._estimator, state)  # waits for the steps: a wish may come meanwhile
+            self._is_due = self._checkpoints.due(step)
+        elif step < self._steps:
+            self.stop_if_asked(state)
+
+    def stop_if_asked(self, state: State) -> None:
+        """Stop the fit if that was asked for before the steps that led to `state` were over."""
+        if self._checkpoints is not None:
+            jax.block_until_ready(state)
+            self._checkpoints.stop_if_asked(self.newest)
 
     def keep(self, step: int, records: _Records, seconds: float) -> None:
-        """Let the snapshot at `step` be kept where one is due, and stop the fit where that was asked for."""
-        if self._checkpoints is None:
+        """Let the snapshot at `step` be kept where one is due."""
+        if self._checkpoints is None or self._state is None:
             return
-        if self._state is not None:
-            self.newest = Snapshot(step, self._state, *records.so_far(), records.stacked_infos(), seconds)
-        if self._is_due and self.newest is not None:
+        self.newest = Snapshot(step, self._state, *records.so_far(), records.stacked_infos(), seconds)
+        if self._is_due:
             self._checkpoints.save(self.newest)
-        elif self._is_rare and step < self._steps:
-            self._checkpoints.stop_if_asked(self.newest)
 
 
 def restartable(estimator: Estimator, step: int) -> bool:
