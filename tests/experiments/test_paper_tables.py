@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from kmifqe.errors import InputError
+from kmifqe.experiments.context import Context
 from kmifqe.experiments.paper_tables import (
     LIKELIHOODS,
     MARKED,
@@ -29,15 +30,17 @@ from kmifqe.experiments.paper_tables import (
     score_line,
     values_table,
 )
-from kmifqe.experiments.presets import METHODS
+from kmifqe.experiments.presets import METHODS, preset_named, row_named, table_rows
 from kmifqe.experiments.records import (
     RESULTS,
     LikelihoodRecord,
     Place,
     PolicyValue,
+    is_done,
     read_records,
     write_record,
 )
+from kmifqe.experiments.table1 import method_settings
 
 ROOT = Path(__file__).parents[2]
 PAGES = tuple(ROOT / "docs" / name for name in ("evidence/reproduction.md", "evidence/ranking.md"))
@@ -271,6 +274,18 @@ def test_the_pages_say_what_the_committed_records_say():
         assert filled(text, ROOT / RESULTS) == text, (
             f"stale: kmifqe reproduce render --preset fast --page {page.relative_to(ROOT)}"
         )
+
+
+def test_a_committed_record_of_the_table_is_not_made_again(tmp_path):
+    """A new setting, or a new field of one, would let `--resume` forget hours of a GPU."""
+    for preset in ("small", "fast"):
+        context = Context(preset_named(preset), results=ROOT / RESULTS, work=tmp_path, resume=True)
+        for name in table_rows(context.preset):
+            for method, settings in method_settings(row_named(name), context).items():
+                path = context.place("table1", name, method).path(ROOT / RESULTS)
+                assert not path.exists() or is_done(
+                    ROOT / RESULTS, context.place("table1", name, method), settings
+                ), path
 
 
 def test_committed_records_are_small_and_regenerable():

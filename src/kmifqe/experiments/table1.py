@@ -131,13 +131,17 @@ def _run_likelihoods(name: str, context: Context) -> None:
 LOGLIK = Experiment("loglik", fitted_rows, _run_likelihoods, (DENSITY,), prepare_log, file_rows)
 
 
+def method_settings(row: Row, context: Context) -> dict[str, dict[str, Any]]:
+    """Return method -> everything that decides its record, of all that the `context` asks for on a `row`."""
+    methods = context.preset.methods_of(row.recipe) if context.method is None else (context.method,)
+    return {method: _method_settings(row, method, context) for method in methods}
+
+
 def _wanted(row: Row, context: Context) -> dict[str, dict[str, Any]]:
     """Return method -> settings of the records that are asked for and not there."""
-    methods = context.preset.methods_of(row.recipe) if context.method is None else (context.method,)
-    settings = {method: _method_settings(row, method, context) for method in methods}
     return {
         m: found
-        for m, found in settings.items()
+        for m, found in method_settings(row, context).items()
         if context.wants(context.place("table1", row.name, m), found)
     }
 
@@ -172,8 +176,10 @@ def _size(row: Row, context: Context) -> ProblemSize:
 
 
 def _fit_settings(row: Row, context: Context) -> dict[str, Any]:
-    """Return everything that decides the fit of a row's density, as JSON can hold it."""
-    return {"data": data_settings(row, context), "fit": config_dict(FitConfig(**context.preset.fit_settings))}
+    """Return everything that decides the fit of a row's density, as JSON can hold it; no time limits it here."""
+    fit = config_dict(FitConfig(**context.preset.fit_settings))
+    del fit["seconds"]
+    return {"data": data_settings(row, context), "fit": fit}
 
 
 def fitted_density(row: Row, log: Log, context: Context) -> Fitted:
