@@ -168,7 +168,11 @@ def judge(folder: Path, name: str, target: str) -> dict[str, Any]:
         "estimates": {
             each["estimator"]: result["intervals"][each["estimator"]] for each in result["estimates"]
         },
-        "sentences": [line for line in said if re.search("first estimate|going on|not reached", line)],
+        "sentences": [
+            line.replace(str(out), "RUN")
+            for line in said
+            if re.search("first estimate|going on|not reached", line)
+        ],
         "cores": os.cpu_count(),
         "load": os.getloadavg(),
     }
