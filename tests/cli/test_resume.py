@@ -238,7 +238,7 @@ def test_a_fitted_density_is_fitted_once(evaluate, stop_after, tmp_path, monkeyp
     stop_after(1)  # before FQE: nothing is compiled
     first = evaluate(out, behavior="fit")
     assert first.code == 130, first.err
-    assert "fqe: not begun" in first.err
+    assert "fqe: nothing to go on from yet" in first.err
     stored = (out / "behavior.safetensors").read_bytes()
     again = evaluate(out, "--resume", behavior="fit")
     assert again.code == 130, again.err

@@ -336,7 +336,7 @@ def _say_what_is_there(stopped: Interrupted, console: Console) -> None:
     if stopped.finished:
         Console(emoji=False).print(estimates_table(stopped.finished))
     if stopped.snapshot is None:
-        console.print(f"{stopped.estimator}: not begun", highlight=False)
+        console.print(f"{stopped.estimator}: nothing to go on from yet", highlight=False)
     else:
         console.print(
             f"{stopped.estimator}: {stopped.snapshot.step:,} of {stopped.steps:,} steps saved, "
