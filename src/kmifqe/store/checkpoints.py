@@ -34,7 +34,7 @@ class Interrupted(Exception):
     ) -> None:
         super().__init__(f"{estimator}: stopped as asked")
         self.estimator = estimator
-        self.snapshot = snapshot  # None: it had not begun
+        self.snapshot = snapshot  # None: there is nothing to go on from yet
         self.steps = steps
         self.finished = tuple(finished)  # of the estimators before it
 
